@@ -60,7 +60,7 @@ def read(folder: Path) -> Modules:
     if not path.is_file():
         return Modules(folder)
     try:
-        for module in convert(tokenizer_files.read_list(path), list[dict[str, Any]]):
+        for module in convert(tokenizer_files.read_json(path, list), list[dict[str, Any]]):
             place = names.inside(folder, inner) if (inner := str(module.get("path") or "")) else folder
             names.check_links(place)
             found.append((str(module.get("type")).rpartition(".")[2], place))

@@ -1,6 +1,6 @@
 """The tokenizer of a preparation: read from `--vocab_file`, or learned from the training split.
 
-Each library is loaded when it is needed: byte pairs need no TensorFlow, which takes a worker seconds to load.
+sentencepiece is loaded when it is needed.
 """
 
 import logging
@@ -21,6 +21,7 @@ from tftrain.prepare.workers import Workers, progress
 from tftrain.tokenizer import accents, pipelines, words
 from tftrain.tokenizer.added_tokens import with_added
 from tftrain.tokenizer.alphabet import joiner_warnings, lost_scripts, vocabulary_warnings
+from tftrain.tokenizer.byte_pairs import learn_byte_pairs, read_byte_pairs
 from tftrain.tokenizer.roles import MAX_BYTES, SETTINGS
 from tftrain.tokenizer.tokenizer_model import Tokenizer
 from tftrain.tokenizer.vocabulary import LIBRARY, SPECIAL_TOKENS, Vocabulary, read_file, read_vocabulary
@@ -46,8 +47,6 @@ def read(config: PrepareConfig) -> Tokenizer | None:
     if config.tokenizer_type == "wordpiece":
         return _read_wordpiece(config)
     if config.tokenizer_type in ("bpe", *LIBRARY):
-        from tftrain.tokenizer.byte_pairs import read_byte_pairs
-
         read_one = read_byte_pairs if config.tokenizer_type == "bpe" else pipelines.read_file
         vocabulary, model = read_one(config.vocab_file)
         if vocabulary.tokenizer_type != config.tokenizer_type:
@@ -113,8 +112,6 @@ def learn(objective: PrepareObjective, spool: Spool, workers: Workers) -> Tokeni
     config = objective.config
     size = config.vocab_size or DEFAULT_VOCAB_SIZE
     if config.tokenizer_type == "bpe":
-        from tftrain.tokenizer.byte_pairs import learn_byte_pairs
-
         with progress("learn vocabulary"):
             tokenizer = _tokenizer(config, *learn_byte_pairs(_texts(objective, spool), size, objective.special_tokens))
     else:

@@ -84,9 +84,13 @@ def read_byte_pairs(path: str) -> tuple[Vocabulary, bytes]:
         raise DataError(f"{path}: not JSON ({error}); {_EXPECTED}") from error
     if not isinstance(content, dict):
         raise DataError(f"{path}: not a vocabulary; {_EXPECTED}")
-    if "model" in content and _model_type(content["model"]) != "BPE":
-        raise DataError(f"{path}: the tokenizer is not a BPE; {_EXPECTED}")
-    tokenizer = library(path, data, _EXPECTED) if "model" in content else _from_gpt2(path, content)
+    if "model" in content:
+        model = content["model"]
+        if not isinstance(model, dict) or model.get("type", "BPE") != "BPE":
+            raise DataError(f"{path}: the tokenizer is not a BPE; {_EXPECTED}")
+        tokenizer = library(path, data, _EXPECTED)
+    else:
+        tokenizer = _from_gpt2(path, content)
     vocabulary = vocabulary_of(tokenizer, path, "bpe", os.path.dirname(path))
     if missing := set(ALPHABET) - set(vocabulary.tokens):
         raise DataError(f"{path}: {len(missing)} of the 256 bytes are not tokens; {_EXPECTED}")
@@ -123,10 +127,6 @@ def _byte_level(model: models.BPE) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
-
-
-def _model_type(model: Any) -> Any:
-    return model.get("type", "BPE") if isinstance(model, dict) else None
 
 
 def _from_gpt2(path: str, vocabulary: dict[str, Any]) -> Tokenizer:

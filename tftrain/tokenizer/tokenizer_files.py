@@ -11,6 +11,7 @@ from tftrain.files.errors import DataError, FormatError, MissingModelError
 from tftrain.files.reading import read_small
 from tftrain.host.text import reason
 from tftrain.tokenizer import added_tokens, pipelines, sentencepiece_model
+from tftrain.tokenizer.byte_pairs import around, read_byte_pairs, with_beginning
 from tftrain.tokenizer.roles import MAX_BYTES, SETTINGS, beside, named
 from tftrain.tokenizer.tokenizer_model import MODEL_FILES, ChatTemplate, Tokenizer
 from tftrain.tokenizer.vocabulary import LIBRARY, SPECIAL_TOKENS, Vocabulary, check_tokens, read_vocabulary
@@ -84,23 +85,28 @@ def read(folder: Path) -> Tokenizer | None:
     if kind is None:
         return None
     try:
-        if kind in ("bpe", *LIBRARY):
-            from tftrain.tokenizer.byte_pairs import read_byte_pairs
-
-            names_of = ("tokenizer.json", "vocab.json", *sentencepiece_model.FILES)
-            file = next(folder / name for name in names_of if (folder / name).is_file())
-            vocabulary, model = (read_byte_pairs if kind == "bpe" else pipelines.read_file)(str(file))
-            is_lower = settings.get("lower_case") is True
-            own = Tokenizer(vocabulary, is_lower, "none", model, chat_template=_chat_template(folder, settings))
-            is_encoders = set(SPECIAL_TOKENS) <= set(vocabulary.tokens) or vocabulary.is_for_encoders
-            return own if is_encoders else _of_decoder(own, settings, file)
-        if (folder / VOCAB).is_file():
-            vocabulary = read_vocabulary(str(folder / VOCAB), kind)
-        else:
-            vocabulary = _from_tokenizer_json(folder / "tokenizer.json")
+        return (_of_library if kind in ("bpe", *LIBRARY) else _of_words)(folder, kind, settings)
     except DataError as error:
         raise FormatError(str(error)) from error
-    content = read_json(path) if (path := folder / "tokenizer.json").is_file() else {}
+
+
+def _of_library(folder: Path, kind: str, settings: dict[str, Any]) -> Tokenizer:
+    """Returns a byte-level BPE, or a tokenizer in another format of the library `tokenizers`."""
+    names_of = ("tokenizer.json", "vocab.json", *sentencepiece_model.FILES)
+    file = next(folder / name for name in names_of if (folder / name).is_file())
+    vocabulary, model = (read_byte_pairs if kind == "bpe" else pipelines.read_file)(str(file))
+    is_lower = settings.get("lower_case") is True
+    own = Tokenizer(vocabulary, is_lower, "none", model, chat_template=_chat_template(folder, settings))
+    is_encoders = set(SPECIAL_TOKENS) <= set(vocabulary.tokens) or vocabulary.is_for_encoders
+    return own if is_encoders else _of_decoder(own, settings, file)
+
+
+def _of_words(folder: Path, kind: str, settings: dict[str, Any]) -> Tokenizer:
+    """Returns a WordPiece or a model of sentencepiece with tftrain's vocabulary beside it."""
+    path = folder / "tokenizer.json"
+    has_vocabulary = (folder / VOCAB).is_file()
+    vocabulary = read_vocabulary(str(folder / VOCAB), kind) if has_vocabulary else _from_tokenizer_json(path)
+    content = read_json(path) if path.is_file() else {}
     settings = _bert_normalizer(content) | settings
     if kind == "wordpiece":
         _check_words(folder, settings)
@@ -116,10 +122,7 @@ def read(folder: Path) -> Tokenizer | None:
     normalization = settings.get("normalization", "nfkc" if kind == "sentencepiece" else NORMALIZATION)
     if kind == "wordpiece" and normalization == NORMALIZATION:
         accents = bool(lower_case) if strip_accents is None else strip_accents
-        try:
-            vocabulary, model = added_tokens.with_added(vocabulary, str(folder), bool(lower_case), accents)
-        except DataError as error:
-            raise FormatError(str(error)) from error
+        vocabulary, model = added_tokens.with_added(vocabulary, str(folder), bool(lower_case), accents)
     template = _chat_template(folder, settings)
     return Tokenizer(vocabulary, bool(lower_case), normalization, model, strip_accents, template)
 
@@ -155,8 +158,6 @@ def _of_decoder(tokenizer: Tokenizer, settings: dict[str, Any], file: Path) -> T
 
     add_bos_token of the settings decides, or else the file; settings that tftrain wrote without it mean no token.
     """
-    from tftrain.tokenizer.byte_pairs import around, with_beginning
-
     ids, begins = around(tokenizer.model)[0], settings.get("add_bos_token")
     if begins is None and ids and "tokenizer_type" not in settings:
         if len(ids) > 1 or ids[0] >= len(tokenizer.vocabulary):
@@ -240,27 +241,18 @@ def _from_tokenizer_json(path: Path) -> Vocabulary:
     return Vocabulary(tokens, "wordpiece", roles)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Returns the object in a JSON file.
+def read_json(path: Path, kind: type = dict) -> Any:
+    """Returns the object in a JSON file, or the list if that is the `kind`.
 
     Raises:
-        FormatError: it can't be read, or is not an object.
+        FormatError: it can't be read, or is not of this kind.
     """
-    return _json(path, dict, "a JSON object")
-
-
-def read_list(path: Path) -> list[Any]:
-    """Returns the list in a JSON file; see `read_json`."""
-    return _json(path, list, "a JSON list")
-
-
-def _json(path: Path, kind: type, expected: str) -> Any:
     try:
         content = strict_json.parse(_bytes(path))
     except ValueError as error:
         raise FormatError(f"{path}: not JSON: {error}") from error
     if not isinstance(content, kind):
-        raise FormatError(f"{path}: expected {expected}")
+        raise FormatError(f"{path}: expected a JSON {'object' if kind is dict else 'list'}")
     return content
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from tftrain.families.bert import NORMALIZATION
 from tftrain.tokenizer import pipelines
+from tftrain.tokenizer.byte_pairs import around
 from tftrain.tokenizer.normalization import cut_spaceless
 from tftrain.tokenizer.vocabulary import KINDS, LIBRARY, Vocabulary
 
@@ -83,8 +84,6 @@ class Tokenizer(NamedTuple):
     @property
     def around_ids(self) -> tuple[np.ndarray, np.ndarray]:
         """Ids of the tokens before and after a whole text, int32: one each for an encoder; a decoder's may be none."""
-        from tftrain.tokenizer.byte_pairs import around
-
         if not (roles := self.vocabulary.roles).lacking:
             return np.array([roles.beginning], np.int32), np.array([roles.separator], np.int32)
         return self.begin_ids, np.array(around(self.model)[1] if self.is_library else [], np.int32)
