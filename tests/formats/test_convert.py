@@ -25,7 +25,7 @@ from tftrain.formats import hugging_face_config, registry, tf1, tf_checkpoint
 from tftrain.formats.hugging_face_names import TYPES, type_of
 from tftrain.formats.object_based import VALUE
 from tftrain.formats.registry import open_weights
-from tftrain.formats.weights import HEADS, CompletedWeights, Weights
+from tftrain.formats.weights import HEADS, Weights, with_initial_heads
 
 
 def run(capsys, *arguments):
@@ -351,7 +351,7 @@ def test_a_large_model_is_never_in_memory(monkeypatch, capsys, tmp_path, formats
     largest = 4 * 4096 * 256
     (tmp_path / "from").mkdir()
     source = Place(formats[0], str(tmp_path / "from"))
-    registry.write_weights(source, CompletedWeights(Empty(model), HEADS, 1))
+    registry.write_weights(source, with_initial_heads(Empty(model), HEADS, 1))
     tracemalloc.start()
     try:
         converted(capsys, f"{formats[0]}:{tmp_path / 'from'}", f"{formats[1]}:{tmp_path / 'to'}")

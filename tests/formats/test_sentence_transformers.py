@@ -14,7 +14,7 @@ from tftrain.config.convert import Place
 from tftrain.config.model import VECTOR_FLAGS
 from tftrain.files.errors import FormatError
 from tftrain.formats import registry
-from tftrain.formats.weights import CompletedWeights
+from tftrain.formats.weights import with_initial_heads
 
 FILES = ("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json", "1_Pooling/config.json")
 DENSE = {"embedding_dense": 10, "embedding_activation": "identity"}
@@ -28,7 +28,7 @@ def written(folder, name, **flags):
     weights.model = dataclasses.replace(weights.model, task="embedding", labels=(), **flags)
     weights.max_seq_length = 12
     folder.mkdir()
-    left_out = registry.write_weights(Place("hf", str(folder)), CompletedWeights(weights, ("projection",), 1))
+    left_out = registry.write_weights(Place("hf", str(folder)), with_initial_heads(weights, ("projection",), 1))
     assert all(each.startswith(("pooler", "masked_lm", "next_sentence", "output")) for each in left_out)
     return folder
 

@@ -10,7 +10,7 @@ from tftrain.config.convert import ConvertConfig, Place, parse_place
 from tftrain.files.complete_folder import complete_folder
 from tftrain.formats import fewer_tokens, registry
 from tftrain.formats.run_folder import AveragedWeights, take_tokenizer
-from tftrain.formats.weights import CompletedWeights, DerivedWeights, Weights, heads_of, listed
+from tftrain.formats.weights import DerivedWeights, Weights, heads_of, listed, with_initial_heads
 
 logger = logging.getLogger(__name__)
 
@@ -33,20 +33,20 @@ def convert(config: ConvertConfig) -> None:
     if config.keep_tokens_of or config.keep_tokens:
         weights = fewer_tokens.cut(weights, config.keep_tokens_of, config.keep_tokens, f"--from={config.from_}")
     if config.init_missing:
-        weights = CompletedWeights(weights, heads_of(weights.model), config.seed)
-        if weights.added:
-            logger.info(f"initial values were drawn for {listed(weights.added)}")
+        given, weights = weights.shapes, with_initial_heads(weights, heads_of(weights.model), config.seed)
+        if added := [name for name in weights.shapes if name not in given]:
+            logger.info(f"initial values were drawn for {listed(added)}")
     with (
         complete_folder(Path(target.path)) as folder,
         tqdm(total=len(weights.shapes), unit="tensor", desc=config.to, disable=None) as bar,
     ):
         written = Place(target.format, str(folder))
 
-        def count(_: str, value: np.ndarray) -> np.ndarray:
+        def read(name: str) -> np.ndarray:
             bar.update()
-            return value
+            return weights.read(name)
 
-        watched, most = DerivedWeights(weights, weights.shapes, count), config.max_shard_gb * 1e9
+        watched, most = DerivedWeights(weights, weights.shapes, read), config.max_shard_gb * 1e9
         left_out = registry.write_weights(written, watched, config.architecture, most)
     if left_out:
         logger.info(f"not written, as {target.format} has no such tensors: {listed(left_out)}")

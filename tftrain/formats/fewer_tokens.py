@@ -88,9 +88,10 @@ def _with_rows(weights: Weights, ids: Sequence[int], tokenizer: Tokenizer) -> We
             shapes[new.name] = new.shape
             axes[new.name] = next((axis for axis, size in enumerate(new.shape) if size != old.shape[axis]), None)
 
-    def change(name: str, value: np.ndarray) -> np.ndarray:
+    def read(name: str) -> np.ndarray:
+        value = weights.read(name)
         return value if axes[name] is None else np.take(value, ids, axes[name])
 
-    derived = DerivedWeights(weights, shapes, change)
+    derived = DerivedWeights(weights, shapes, read)
     derived.model, derived.tokenizer = model, tokenizer
     return derived

@@ -107,22 +107,22 @@ class LinkedWeights(Weights):
 
 
 class DerivedWeights(Weights):
-    """Some of the variables of other weights; `change` maps the name and the value of each that is read."""
+    """Variables in the place of other weights: `read` returns each in `shapes`, by default as the others do."""
 
     def __init__(
         self,
         weights: Weights,
         shapes: Mapping[str, tuple[int, ...]],
-        change: Callable[[str, np.ndarray], np.ndarray] = lambda name, value: value,
+        read: Callable[[str], np.ndarray] | None = None,
     ):
         self.path, self.model = weights.path, weights.model
         self.tokenizer, self.notes = weights.tokenizer, weights.notes
         self.fine_tuning, self.max_seq_length = weights.fine_tuning, weights.max_seq_length
-        self.shapes, self._weights, self._change = shapes, weights, change
+        self.shapes, self._read = shapes, read or weights.read
 
     def read(self, name: str) -> np.ndarray:
         """Returns a variable, fp32; see `Weights.read`."""
-        return self._change(name, self._weights.read(name))
+        return self._read(name)
 
 
 def without(weights: Weights, head: str) -> Weights:
@@ -133,32 +133,29 @@ def without(weights: Weights, head: str) -> Weights:
 def reordered(weights: Weights, labels: tuple[str, ...], head: str, rows: Sequence[int]) -> Weights:
     """Returns weights with other names or another order of classes: class i is number `rows[i]` of the weights' own."""
 
-    def change(name: str, value: np.ndarray) -> np.ndarray:
+    def read(name: str) -> np.ndarray:
+        value = weights.read(name)
         return np.ascontiguousarray(value[..., list(rows)]) if name.rpartition("/")[0] == head else value
 
-    derived = DerivedWeights(weights, weights.shapes, change)
+    derived = DerivedWeights(weights, weights.shapes, read)
     derived.model = dataclasses.replace(weights.model, labels=labels)
     return derived
 
 
-class CompletedWeights(DerivedWeights):
-    """Weights and heads with initial values, which depend on the seed and on the variable's name alone."""
+def with_initial_heads(weights: Weights, heads: Collection[str], seed: int) -> Weights:
+    """Returns weights with heads that they lack: initial values, which depend on the seed and the variable's name."""
+    parts = {"", *heads, *weights.parts}
+    every = {each.name: each for each in describe(weights.model).variables() if part_of(each.name) in parts}
 
-    def __init__(self, weights: Weights, heads: Collection[str], seed: int):
-        parts = {"", *heads, *weights.parts}
-        every = [each for each in describe(weights.model).variables() if part_of(each.name) in parts]
-        super().__init__(weights, {each.name: each.shape for each in every})
-        self._seed, self._constants = seed, {each.name: each.initial for each in every}
-        self.added = [name for name in self.shapes if name not in weights.shapes]
-
-    def read(self, name: str) -> np.ndarray:
-        """Returns a variable, fp32; see `Weights.read`."""
-        if name in self._weights.shapes:
-            return super().read(name)
-        shape, constant = self.shapes[name], self._constants[name]
+    def read(name: str) -> np.ndarray:
+        if name in weights.shapes:
+            return weights.read(name)
+        shape, constant = every[name].shape, every[name].initial
         if constant is None:
-            return truncated_normal(shape, self.model.initializer_range, self._seed, name)
+            return truncated_normal(shape, weights.model.initializer_range, seed, name)
         return np.full(shape, constant, np.float32)
+
+    return DerivedWeights(weights, {name: each.shape for name, each in every.items()}, read)
 
 
 def truncated_normal(shape: tuple[int, ...], stddev: float, seed: int, name: str) -> np.ndarray:

@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 import tf_keras
 
@@ -112,19 +111,9 @@ class KerasModel(tf_keras.Model):
 
     def trained(self) -> Weights:
         """Returns the weights as they are now, with the tokenizer that is beside those in files."""
-        return _TrainedWeights(self._source, self.named_variables())
-
-
-class _TrainedWeights(DerivedWeights):
-    """The variables of a model in the place of the weights that it began with."""
-
-    def __init__(self, weights: Weights, variables: Mapping[str, tf.Variable]):
-        super().__init__(weights, {name: tuple(each.shape) for name, each in variables.items()})
-        self._variables = variables
-
-    def read(self, name: str) -> np.ndarray:
-        """Returns a variable, fp32."""
-        return self._variables[name].numpy()
+        variables = self.named_variables()
+        shapes = {name: tuple(each.shape) for name, each in variables.items()}
+        return DerivedWeights(self._source, shapes, lambda name: variables[name].numpy())
 
 
 def _master(parameter: Parameter) -> tf.Variable:
