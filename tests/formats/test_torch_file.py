@@ -1,5 +1,6 @@
 """torch's files: no code in them runs, damaged ones are refused, and models in them are read."""
 
+import argparse
 import json
 import os
 import pickle
@@ -90,7 +91,7 @@ def opened(path, offset):
 
 def write_megatron(folder, model, tensors, **args):
     """Writes a checkpoint with the arguments of the fixture and others."""
-    args = torch_file.Namespace({**ORIGINAL.content["args"].attributes, "params_dtype": "fp32", **args})
+    args = argparse.Namespace(**{**ORIGINAL.content["args"].attributes, "params_dtype": "fp32", **args})
     (folder / "mp_rank_00").mkdir()
     torch_file.write(folder / FILE, {"args": args, "checkpoint_version": 3.0, "model": model}, tensors.items())
     return open_weights(Place("megatron", str(folder)))
@@ -160,7 +161,7 @@ def with_content(**content):
     [
         (lambda folder: (folder / "mp_rank_01").mkdir(), "sharded over 2 model parallel ranks"),
         (
-            with_content(args=torch_file.Namespace({"hidden_size": 24}), checkpoint_version=2.0),
+            with_content(args=argparse.Namespace(hidden_size=24), checkpoint_version=2.0),
             "checkpoint_version is 2.0; expected 3.0",
         ),
         (with_content(checkpoint_version=3.0), "it has no args of a run"),

@@ -1,5 +1,6 @@
 """Fuzz targets of what strangers publish: listings, torch's files, archives, tables of columns, chat templates."""
 
+import argparse
 import gzip
 import io
 import json
@@ -73,9 +74,7 @@ class TorchFile(Target):
         values = {name: np.arange(size, dtype=np.float32).reshape(-1, 2) for name, size in (("a", 12), ("b/c", 4))}
         content = {name: torch_file.Placeholder(name, value.shape) for name, value in values.items()}
         file = io.BytesIO()
-        torch_file.write(
-            file, {**content, "args": torch_file.Namespace({"n": 3}), "list": [1, (2.5, "x")]}, values.items()
-        )
+        torch_file.write(file, {**content, "args": argparse.Namespace(n=3), "list": [1, (2.5, "x")]}, values.items())
         self._content = file.getvalue()
 
     def damage(self, rng, folder):

@@ -5,6 +5,7 @@ The token embedding has rows without a word, up to a multiple of 128. Names are 
 checkpoints of the older `megatron.model` are read too. The file is a pickle, see `torch_file`.
 """
 
+import argparse
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,7 +21,7 @@ from tftrain.files import names
 from tftrain.files.errors import FormatError, MissingModelError
 from tftrain.formats import hugging_face_config, torch_file
 from tftrain.formats.links import Link, Names, by_heads
-from tftrain.formats.torch_file import Namespace, Placeholder, Record, Tensor, TorchFile
+from tftrain.formats.torch_file import Placeholder, Record, Tensor, TorchFile
 from tftrain.formats.weights import LinkedWeights, Weights, check_tensors, tensors_of
 from tftrain.tokenizer import tokenizer_files
 from tftrain.tokenizer.tokenizer_files import Tokenizer
@@ -242,7 +243,7 @@ def write(folder: Path, weights: Weights) -> Iterable[str]:
         "position_embedding_type": "learned_absolute",
     }
     content = {
-        "args": Namespace(args),
+        "args": argparse.Namespace(**args),
         "checkpoint_version": _VERSION,
         "iteration": 0,
         "model": {link.theirs: Placeholder(link.theirs, link.shape) for link in links},

@@ -10,7 +10,7 @@ import io
 import math
 import pickle
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -180,12 +180,6 @@ class Global(NamedTuple):
     name: str
 
 
-class Namespace(NamedTuple):
-    """An `argparse.Namespace` to write."""
-
-    attributes: Mapping[str, Any]
-
-
 class Placeholder(NamedTuple):
     """The place of an fp32 tensor to write: its name among the values, and its shape."""
 
@@ -197,7 +191,7 @@ def write(path: Path, content: Any, values: Iterable[tuple[str, np.ndarray]]) ->
     """Writes a file that torch can load.
 
     Args:
-        content: dictionaries, numbers, strings, and a `Placeholder` for each tensor.
+        content: dictionaries, numbers, strings, an `argparse.Namespace`, and a `Placeholder` for each tensor.
         values: names and elements of the tensors, each once; one is in memory at a time.
     """
     buffer = io.BytesIO()
@@ -226,27 +220,16 @@ class _Pickler(pickle._Pickler):
     def _save_global(self, named: Global) -> None:
         self.write(pickle.GLOBAL + f"{named.module}\n{named.name}\n".encode())
 
-    def _save_namespace(self, space: Namespace) -> None:
-        self.save(Global("argparse", "Namespace"))
-        self.save(())
-        self.write(pickle.REDUCE)
-        self.save(dict(space.attributes))
-        self.write(pickle.BUILD)
-
     def _save_tensor(self, tensor: Placeholder) -> None:
         key = self.keys.setdefault(tensor.name, len(self.keys))
         size = math.prod(tensor.shape)
         strides = tuple(math.prod(tensor.shape[axis + 1 :]) for axis in range(len(tensor.shape)))
         self.save(Global("torch._utils", "_rebuild_tensor_v2"))
         self.write(pickle.MARK)
-        self.write(pickle.MARK)
-        for part in ("storage", Global("torch", "FloatStorage"), str(key), "cpu", size):
+        self.save(("storage", Global("torch", "FloatStorage"), str(key), "cpu", size))
+        self.write(pickle.BINPERSID)
+        for part in (0, tuple(tensor.shape), strides, False, collections.OrderedDict()):
             self.save(part)
-        self.write(pickle.TUPLE + pickle.BINPERSID)
-        for part in (0, tuple(tensor.shape), strides, False):
-            self.save(part)
-        self.save(Global("collections", "OrderedDict"))
-        self.save(())
-        self.write(pickle.REDUCE + pickle.TUPLE + pickle.REDUCE)
+        self.write(pickle.TUPLE + pickle.REDUCE)
 
-    dispatch[Global], dispatch[Namespace], dispatch[Placeholder] = _save_global, _save_namespace, _save_tensor
+    dispatch[Global], dispatch[Placeholder] = _save_global, _save_tensor
