@@ -19,7 +19,7 @@ from tftrain.formats import registry
 from tftrain.formats.registry import open_weights
 from tftrain.formats.weights import DerivedWeights, Weights, without
 from tftrain.inference import trained_model
-from tftrain.inference.task_predictions import TaskPredictions, reader_of
+from tftrain.inference.task_predictions import TaskPredictions
 from tftrain.inputs.inputs import Inputs
 from tftrain.parallel.mesh import Mesh
 from tftrain.tasks import make_task, sources
@@ -84,9 +84,9 @@ def test_predictions_are_those_of_training(data, name, more, tmp_path):
     batch = next(iter(pipeline.eval_batches(source, config.data, count, 0, count)))
     expected = list(sources.scorer_of(task, source).predictions(task.compute(batch)["outputs"].numpy()))
     model = trained_model.with_weights(TrainedWeights(config, task))
-    reader = reader_of(model, model.max_seq_length, None, 5)
+    run = TaskPredictions(model, model.max_seq_length, None, 5, batch_size=7)
     contexts = {each[0].id: each[0].context for each in source.examples} if name == "question_answering" else {}
-    readings, found = TaskPredictions(model, reader, batch_size=7)([texts_of(each, contexts) for each in expected])
+    readings, found = run([texts_of(each, contexts) for each in expected])
     assert len(readings) == len(expected) == 19
     for ours, theirs in zip(found, expected, strict=True):
         assert_equal(ours, {key: theirs[key] for key in theirs if key not in ("id", "label")})
@@ -156,8 +156,8 @@ def test_the_flags_of_the_run_count_unless_others_are_given(data, tmp_path):
     weights = TrainedWeights(config, make_task(config, Mesh()))
     model = trained_model.with_weights(weights)
     assert model.max_seq_length == 16
-    assert reader_of(model, 16, None, 2)._settings == config.fine_tuning
-    changed = reader_of(model, 16, 1.5, 5)._settings
+    assert TaskPredictions(model, 16, None, 2, 1).reader._settings == config.fine_tuning
+    changed = TaskPredictions(model, 16, 1.5, 5, 1).reader._settings
     assert changed == dataclasses.replace(config.fine_tuning, n_best=5, null_score_threshold=1.5)
     registry.write_weights(Place("tftrain", str(tmp_path)), DerivedWeights(weights, weights.shapes))
     copied = load(f"tftrain:{tmp_path}")

@@ -12,8 +12,9 @@ from tftrain.config.predict import STANDARD_INPUT, PredictConfig
 from tftrain.files.errors import DataError
 from tftrain.finetune import completions
 from tftrain.host.exit_codes import RunError
-from tftrain.inference import candidates, input_texts, mining, prediction_text, task_predictions, trained_model
+from tftrain.inference import candidates, input_texts, mining, prediction_text, trained_model
 from tftrain.inference.generation import Sampling
+from tftrain.inference.task_predictions import TaskPredictions
 from tftrain.inference.trained_model import Sample, TrainedModel
 from tftrain.tokenizer.vocabulary import Vocabulary
 
@@ -71,7 +72,7 @@ def predictions(
 def _mined(model: TrainedModel, config: PredictConfig) -> Iterator[dict[str, str]]:
     settings, columns = config.predict, model.fine_tuning or FineTuningConfig()
     trained_model.require(model, config.source)
-    _, run = _reading(model, config)
+    run = _predictions_of(model, config)
     # The file has pairs, whatever the model learned from.
     pairs = {"embedding_loss": "in_batch", "negative_columns": (), "train_file": settings.input_file}
     try:
@@ -144,14 +145,14 @@ def _run_of_task(model: TrainedModel, config: PredictConfig) -> Run:
         raise PredictError(f"{config.source.shown}: --task={task}: its class reads files of its own; {advice}")
     if task != "question_answering":
         _refuse(config, "null_score_threshold", f"is for {task}, not question_answering; remove this flag")
-    reader, run = _reading(model, config)
+    run = _predictions_of(model, config)
     flag = "--input_file=" if settings.input_file not in (None, STANDARD_INPUT) else ""
 
     def predict_batch(batch: Batch) -> tuple[Sequence[Sample], Sequence[str]]:
         examples = []
         for name, text in batch:
             try:
-                examples.append(reader.split(text))
+                examples.append(run.reader.split(text))
             except ValueError as error:
                 raise PredictError(f"{flag}{name}: {error}") from error
         samples, predicted = run(examples)
@@ -163,16 +164,13 @@ def _run_of_task(model: TrainedModel, config: PredictConfig) -> Run:
     return predict_batch
 
 
-def _reading(
-    model: TrainedModel, config: PredictConfig
-) -> tuple[task_predictions.TaskReader, task_predictions.TaskPredictions]:
-    """Returns what reads texts for the model's task, and what predicts; raises PredictError if they may be too long."""
+def _predictions_of(model: TrainedModel, config: PredictConfig) -> TaskPredictions:
+    """Returns what predicts for the model's task; raises PredictError if texts may be too long."""
     settings = config.predict
     length = settings.max_seq_length or model.max_seq_length
     if length > model.longest:
         raise PredictError(f"--max_seq_length={length}: expected at most {model.longest}, the positions of the model")
-    reader = task_predictions.reader_of(model, length, settings.null_score_threshold, settings.shown)
-    return reader, task_predictions.TaskPredictions(model, reader, settings.batch_size)
+    return TaskPredictions(model, length, settings.null_score_threshold, settings.shown, settings.batch_size)
 
 
 def _refuse(config: PredictConfig, name: str, why: str) -> None:

@@ -33,14 +33,14 @@ Read = tuple[Any, list[Encoded], list[Sample]]
 
 
 class TaskReader(abc.ABC):
-    """Reads texts for a task, and makes objects of the outputs of a fine-tuned model that has a tokenizer."""
+    """Reads texts for a task with its `encoder`, and makes objects of the outputs of a model that has a tokenizer."""
 
     pairs: bool | None = None  # whether a text must be a pair; None: it may be one
 
     def __init__(self, model: TrainedModel, settings: FineTuningConfig, max_seq_length: int, has_null: bool):
         self._config, self._vocabulary = model.config, model.tokenizer.vocabulary
         self._settings, self._has_null = settings, has_null
-        self._encoder = ExampleEncoder(model.tokenizer, max_seq_length)
+        self.encoder = ExampleEncoder(model.tokenizer, max_seq_length)
 
     def split(self, text: str) -> tuple[str, ...]:
         """Returns one text or two with a tab between them; raises a ValueError if the task reads another number."""
@@ -69,11 +69,11 @@ class TaskReader(abc.ABC):
         """Reads examples, given what makes the sequences of one from the token ids of its texts."""
         encoded, samples = [], []
         for texts in examples:
-            pieces = self._encoder.tokenize([self._config.prompt(n) + text for n, text in enumerate(texts)])
+            pieces = self.encoder.tokenize([self._config.prompt(n) + text for n, text in enumerate(texts)])
             sequences = sequences_of(pieces)
             encoded += sequences
             ids, count = np.concatenate([each.ids for each in sequences]), len(sequences)
-            around = count * self._encoder.around(len(pieces) // count)
+            around = count * self.encoder.around(len(pieces) // count)
             samples.append(self._sample(ids, max(0, sum(map(len, pieces)) + around - len(ids))))
         return [TextExample("", texts, None) for texts in examples], encoded, samples
 
@@ -93,7 +93,7 @@ class TextReader(TaskReader):
 
     def read(self, examples: Sequence[tuple[str, ...]]) -> Read:
         """Makes a sequence of each example."""
-        return self._read_texts(examples, lambda pieces: [self._encoder.join(pieces)])
+        return self._read_texts(examples, lambda pieces: [self.encoder.join(pieces)])
 
     def objects(self, read: Any, outputs: Sequence[np.ndarray]) -> Iterable[dict[str, Any]]:
         """Returns the objects of logits, [classes]."""
@@ -105,10 +105,10 @@ class EmbeddingReader(TaskReader):
 
     def read(self, examples: Sequence[tuple[str, ...]]) -> Read:
         """Makes a sequence of each text of a pair, after its prompt; raises a ConfigError if a prompt is too long."""
-        unpooled = [self._encoder.unpooled(self._config, column) for column in (0, 1)]
+        unpooled = [self.encoder.unpooled(self._config, column) for column in (0, 1)]
 
         def sequences_of(pieces: Sequence[np.ndarray]) -> list[Encoded]:
-            return [self._encoder.join([each])._replace(unpooled=unpooled[n]) for n, each in enumerate(pieces)]
+            return [self.encoder.join([each])._replace(unpooled=unpooled[n]) for n, each in enumerate(pieces)]
 
         return self._read_texts(examples, sequences_of)
 
@@ -142,7 +142,7 @@ class WordReader(TaskReader):
             )
         self._warned = self._warned or bool(glued)
         sentences = [conll.Sentence("", n, each, ("",) * len(each)) for n, each in enumerate(words) if each]
-        parts, encoded = conll.divide(sentences, self._encoder, self._vocabulary.unknown_id)
+        parts, encoded = conll.divide(sentences, self.encoder, self._vocabulary.unknown_id)
         ids = [[np.zeros([0], np.int32)] for _ in examples]
         for part, rows in zip(parts, encoded, strict=True):
             ids[part.number].append(rows.ids)
@@ -165,10 +165,10 @@ class QuestionReader(TaskReader):
         """Makes several sequences of a long context."""
         settings = self._settings
         questions = [squad.Question(f"text {n}", str(n), *texts, (), ()) for n, texts in enumerate(examples)]
-        kept = squad.longest_query(settings.max_query_length, self._encoder.max_seq_length, self._encoder.roles)
+        kept = squad.longest_query(settings.max_query_length, self.encoder.max_seq_length, self.encoder.roles)
         kind = self._vocabulary.tokenizer_type
-        windows, encoded = squad.divide(questions, self._encoder, kind, settings.doc_stride, kept)
-        asked = self._encoder.tokenize([question for question, _ in examples])
+        windows, encoded = squad.divide(questions, self.encoder, kind, settings.doc_stride, kept)
+        asked = self.encoder.tokenize([question for question, _ in examples])
         ids = [[query[:kept]] for query in asked]
         for window, encoding in zip(windows, encoded, strict=True):
             ids[window.question].append(encoding.ids[window.first : -1][window.is_best])
@@ -189,22 +189,21 @@ READERS: dict[str, type[TaskReader]] = {
 }
 
 
-def reader_of(model: TrainedModel, max_seq_length: int, null_score_threshold: float | None, n_best: int) -> TaskReader:
-    """Returns the reader of a fine-tuned model with a tokenizer; for how answers are chosen, see `answer_settings`.
-
-    With `null_score_threshold=None` every question has an answer.
-    """
-    settings, has_null = answer_settings(model, null_score_threshold, n_best), null_score_threshold is not None
-    return READERS[model.config.task](model, settings, max_seq_length, has_null)
-
-
 class TaskPredictions:
-    """Predicts what a model was fine-tuned for, with the reader of its task."""
+    """Predicts what a model with a tokenizer was fine-tuned for, with the `reader` of its task.
 
-    def __init__(self, model: TrainedModel, reader: TaskReader, batch_size: int):
-        """Takes how many sequences the model reads at once."""
-        network = model.network
-        self._reader, self._batch_size = reader, batch_size
+    Args:
+        null_score_threshold, n_best: how answers are chosen, see `answer_settings`; None: every question has an answer.
+        batch_size: how many sequences the model reads at once.
+    """
+
+    def __init__(
+        self, model: TrainedModel, max_seq_length: int, null_score_threshold: float | None, n_best: int, batch_size: int
+    ):
+        network, config = model.network, model.config
+        settings, has_null = answer_settings(model, null_score_threshold, n_best), null_score_threshold is not None
+        self.reader = READERS[config.task](model, settings, max_seq_length, has_null)
+        self._config, self._batch_size = config, batch_size
         self._padding_id = model.tokenizer.vocabulary.padding_id
 
         @tf.function(input_signature=[_IDS] * 3 + [tf.TensorSpec([None], tf.int32)], autograph=False)
@@ -212,23 +211,23 @@ class TaskPredictions:
             batch = encoder_batch(ids, mask, token_types) | {"unpooled": unpooled}
             return tf.cast(network.task_outputs(batch), tf.float32)
 
-        self._run, self._is_of_tokens = run, model.config.task in ("token_classification", "question_answering")
+        self._run, self._is_of_tokens = run, config.task in ("token_classification", "question_answering")
 
     def __call__(self, examples: Sequence[tuple[str, ...]]) -> tuple[list[Sample], list[dict[str, Any]]]:
         """Returns what the model reads of each example, and an object with its prediction."""
-        read, encoded, samples = self._reader.read(examples)
-        objects = self._reader.objects(read, self._outputs(encoded))
+        read, encoded, samples = self.reader.read(examples)
+        objects = self.reader.objects(read, self._outputs(encoded))
         return samples, [{name: each[name] for name in each if name not in ("id", "label")} for each in objects]
 
     def vectors(self, texts: Sequence[str], column: int) -> np.ndarray:
         """Returns the vectors of texts of a column, fp32 [n, D]; those of about the same length are read at once."""
         order, vectors = sorted(range(len(texts)), key=lambda place: len(texts[place])), {}
-        encoder = self._reader._encoder
+        encoder = self.reader.encoder
         before = encoder.cut
         with tqdm(total=len(texts), unit="text", desc="vectors", disable=None, leave=False) as bar:
             for begin in range(0, len(texts), self._batch_size):
                 places = order[begin : begin + self._batch_size]
-                encoded = encoder.vectors_of([texts[place] for place in places], self._reader._config, column)
+                encoded = encoder.vectors_of([texts[place] for place in places], self._config, column)
                 vectors |= dict(zip(places, self._outputs(encoded), strict=True))
                 bar.update(len(places))
         if cut := encoder.cut - before:

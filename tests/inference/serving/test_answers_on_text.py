@@ -22,7 +22,7 @@ from tftrain.inference.serving import answer_graph, saved_model, signatures, wor
 from tftrain.inference.serving.quantized import VARIANTS
 from tftrain.inference.serving.signatures import ServedModel
 from tftrain.inference.serving.text_graph import TextGraph
-from tftrain.inference.task_predictions import TaskPredictions, reader_of
+from tftrain.inference.task_predictions import TaskPredictions
 from tftrain.tokenizer import tokenizer_files
 from tftrain.tokenizer.tokenizer_files import Tokenizer
 from tftrain.tokenizer.vocabulary import Vocabulary
@@ -103,8 +103,7 @@ def common():
 
 def assert_equal(found, model, examples, threshold=None):
     """Compares the outputs of the signature with what tftrain.predict prints."""
-    reader = reader_of(model, model.max_seq_length, threshold, 5)
-    _, predicted = TaskPredictions(model, reader, 3)(examples)
+    _, predicted = TaskPredictions(model, model.max_seq_length, threshold, 5, 3)(examples)
     best = [each["n_best"][0] for each in predicted]
     text = [each.decode() if isinstance(each, bytes) else each for each in found["answer"]]
     assert text == [each["prediction"] for each in predicted]

@@ -18,7 +18,7 @@ from tftrain.inference import trained_model
 from tftrain.inference.serving import exported_folder, onnx_file, saved_model
 from tftrain.inference.serving.signatures import ServedModel, signatures
 from tftrain.inference.serving.text_graph import TextGraph
-from tftrain.inference.task_predictions import TaskPredictions, reader_of
+from tftrain.inference.task_predictions import TaskPredictions
 from tftrain.tokenizer import tokenizer_files
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
@@ -85,7 +85,7 @@ def test_a_bare_tensorflow_gives_the_logits_of_transformers(capsys, tmp_path):
 
 def predicted(model, texts, key):
     """Returns what tftrain.predict prints for texts."""
-    _, found = TaskPredictions(model, reader_of(model, model.max_seq_length, None, 5), 3)(texts)
+    _, found = TaskPredictions(model, model.max_seq_length, None, 5, 3)(texts)
     return [list(each[key].values()) if isinstance(each[key], dict) else each[key] for each in found]
 
 

@@ -33,7 +33,7 @@ class Windows(NamedTuple):
 class AnswerGraph:
     """Answers questions, with a model for question_answering and its tokenizer as a graph.
 
-    `task_predictions.reader_of` describes the other arguments.
+    `TaskPredictions` describes the other arguments.
     """
 
     def __init__(self, model: TrainedModel, text: TextGraph, null_score_threshold: float | None, n_best: int):
