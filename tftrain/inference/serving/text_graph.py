@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tftrain.inference.serving.code_points import Kinds, Replacements, characters
+from tftrain.inference.serving.piece_graphs import table
 from tftrain.inference.serving.pipeline_graph import PipelineGraph
 from tftrain.inference.trained_model import TrainedModel, encoder_batch
 from tftrain.tokenizer.normalization import LONGEST_WORD, translations
@@ -109,13 +110,14 @@ class TextGraph(tf.Module):
     def _sentences(self, texts: tf.Tensor) -> tf.RaggedTensor:
         first, last, mask = self._roles.beginning, self._roles.separator, self._roles.mask
         if self._vocabulary.tokenizer_type in LIBRARY:
-            ids = self._pipeline(texts, with_mask=True)[:, : self._longest - 2]
-            return tf.concat([tf.fill([ids.nrows(), 1], first), ids, tf.fill([ids.nrows(), 1], last)], axis=1)
-        parts = tf.strings.split(texts, self._vocabulary.tokens[mask])
-        tokens = self.tokenize(parts.flat_values)
-        # A mask before each part; the first one is then left out.
-        tokens = tf.concat([tf.fill([tokens.nrows(), 1], mask), tokens], axis=1)
-        ids = parts.with_flat_values(tokens).merge_dims(1, 2)[:, 1 : self._longest - 1]
+            ids = self._pipeline(texts, with_mask=True)
+        else:
+            parts = tf.strings.split(texts, self._vocabulary.tokens[mask])
+            tokens = self.tokenize(parts.flat_values)
+            # A mask before each part; the first one is then left out.
+            tokens = tf.concat([tf.fill([tokens.nrows(), 1], mask), tokens], axis=1)
+            ids = parts.with_flat_values(tokens).merge_dims(1, 2)[:, 1:]
+        ids = ids[:, : self._longest - 2]
         return tf.concat([tf.fill([ids.nrows(), 1], first), ids, tf.fill([ids.nrows(), 1], last)], axis=1)
 
     def _prompts(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -177,10 +179,7 @@ class WordPieceGraph(tf.Module):
         tokens = vocabulary.tokens
         self._unknown = vocabulary.roles.unknown
         self._longest = max(len(token.removeprefix(_INSIDE)) for token in tokens)
-        ids = tf.range(len(tokens), dtype=tf.int32)
-        self._table = tf.lookup.StaticHashTable(
-            tf.lookup.KeyValueTensorInitializer(tf.constant(tokens), ids), default_value=_NONE
-        )
+        self._table = table({token: number for number, token in enumerate(tokens)})
 
     def __call__(self, words: tf.RaggedTensor) -> tf.RaggedTensor:
         """Returns the ids of the tokens: string [n, words] to int32 [n, tokens]."""
