@@ -12,11 +12,10 @@ from tftrain.prepare.spool import Spool
 LONG = "A paragraph that is long enough to be counted, "
 
 
-def corpus(seed=0, files=5, documents=30):
+def corpus(seed=0, documents=150):
     rng = np.random.default_rng(seed)
     return [
-        (file, document, [f"{LONG}number {n}" if n % 3 else f"Short {n}" for n in rng.integers(0, 400, 6)])
-        for file in range(files)
+        (document, [f"{LONG}number {n}" if n % 3 else f"Short {n}" for n in rng.integers(0, 400, 6)])
         for document in range(documents)
     ]
 
@@ -24,14 +23,14 @@ def corpus(seed=0, files=5, documents=30):
 def expected(numbered):
     """Returns the kept and the dropped paragraphs of each document, by brute force."""
     seen, found = set(), {}
-    for file, document, paragraphs in numbered:
+    for document, paragraphs in numbered:
         kept, dropped = [], []
         for paragraph in paragraphs:
             key = paragraph.casefold()
             (dropped if key in seen else kept).append(paragraph)
             if len(key.encode()) >= duplicates.MIN_BYTES:
                 seen.add(key)
-        found[file, document] = kept, dropped
+        found[document] = kept, dropped
     return found
 
 
@@ -56,7 +55,7 @@ def test_the_first_place_in_the_corpus_is_kept(tmp_path, buckets, parts):
     truth = expected(numbered)
     assert count == sum(len(dropped) for _, dropped in truth.values()) > 100
     for chunk, documents in chunks.items():
-        own = [truth[file, document] for file, document, _ in numbered if spool.assign(f"{file} {document}") == chunk]
+        own = [truth[document] for document, _ in numbered if spool.assign(f"0 {document}") == chunk]
         assert [(document.paragraphs, document.duplicates) for document in documents] == own
 
 
@@ -64,7 +63,7 @@ def test_case_and_spaces_do_not_matter_and_short_paragraphs_stay(tmp_path):
     text = "été naïve façade élève garçon Noël château forêt"
     documents = ["Yes.", LONG], ["Yes.", LONG.upper()], [text], [unicodedata.normalize("NFD", text)]
     documents += ["é" * 16, "x" * 31], ["é" * 16, "x" * 31]
-    count, chunks, _ = divided(tmp_path, [(0, number, document) for number, document in enumerate(documents)])
+    count, chunks, _ = divided(tmp_path, list(enumerate(documents)))
     assert count == 3
     kept = [paragraph for documents in chunks.values() for document in documents for paragraph in document.paragraphs]
     assert sorted(kept) == sorted(["Yes.", LONG, "Yes.", text, "é" * 16, "x" * 31, "x" * 31])
@@ -84,7 +83,7 @@ def test_hashes_that_share_a_half_are_not_equal(tmp_path, monkeypatch):
     index = ParagraphIndex(str(tmp_path / "index"), 1)
     rows = duplicates.ParagraphRows(index)
     for document, size in enumerate((50, 60, 50, 70, 60)):
-        rows.add(0, document, ["x" * size], 0)
+        rows.add(document, ["x" * size], 0)
     rows.flush()
     assert find_duplicates(index, 0, [str(tmp_path / "chunk")]) == 2
-    assert duplicates.read_duplicates(str(tmp_path / "chunk")) == {(0, 2): {0}, (0, 4): {0}}
+    assert duplicates.read_duplicates(str(tmp_path / "chunk")) == {2: {0}, 4: {0}}

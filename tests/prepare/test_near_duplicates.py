@@ -35,7 +35,7 @@ def pairs_of(tmp_path, texts, buckets=1):
     index = ParagraphIndex(str(tmp_path / "bands"), buckets)
     bands = Bands(index)
     for number, text in enumerate(texts):
-        bands.add(0, number, [text], 0)
+        bands.add(number, [text], 0)
     bands.flush()
     return np.concatenate([find_pairs(index, bucket) for bucket in range(buckets)])
 
@@ -98,7 +98,7 @@ def test_a_paragraph_that_only_a_near_duplicate_had_before_stays(tmp_path, bucke
     first, other = words(rng, 300), " ".join(words(rng, 300))
     first, again = " ".join(first), " ".join(changed(rng, first, 0.002))
     own, last = " ".join(words(rng, 12)), " ".join(words(rng, 40))
-    numbered = [(0, 0, [first]), (0, 1, [again, own]), (0, 2, [other, own]), (0, 3, [other]), (0, 4, [own, last])]
+    numbered = list(enumerate([[first], [again, own], [other, own], [other], [own, last]]))
     for name in ("spool", "index", "bands"):
         (tmp_path / name).mkdir()
     indices = [ParagraphIndex(str(tmp_path / name), buckets) for name in ("index", "bands")]

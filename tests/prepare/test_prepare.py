@@ -130,7 +130,7 @@ def test_builtin_corpus(prepare_config, tmp_path, monkeypatch):
 
 def test_documents_are_spread_evenly_over_chunks(tmp_path):
     spool = Spool(str(tmp_path), 1, 0.1, 4, 2)
-    counts = spool.add((file, number, ["text"], None) for file in range(10) for number in range(400))
+    counts = spool.add((number, ["text"], None) for number in range(4000))
     sizes = [len(spool.read(chunk)) for chunk in spool.chunks()]
     assert sum(sizes) == 4000 == sum(counts.values())
     # Five standard deviations of a binomial count.

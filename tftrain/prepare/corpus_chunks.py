@@ -76,7 +76,7 @@ def spool_documents(spool: Spool, path: str, first: int) -> dict[str, int]:
     decoder = msgspec.json.Decoder(tuple[list[str], str | None])
     with open(path, "rb") as lines:
         documents = enumerate(map(decoder.decode, lines), first)
-        return spool.add((0, number, text, identity) for number, (text, identity) in documents if text)
+        return spool.add((number, text, identity) for number, (text, identity) in documents if text)
 
 
 def read_corpus(

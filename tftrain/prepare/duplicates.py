@@ -20,9 +20,9 @@ from tftrain.prepare import appended_files
 # Shorter paragraphs, such as headings and "Yes.", are never duplicates. In UTF-8, 32 bytes are about 5 English words or
 # 10 Chinese characters.
 MIN_BYTES = 32
-_ROW = np.dtype([("hash", "<u8", 2), ("file", "<u4"), ("document", "<u4"), ("paragraph", "<u4"), ("chunk", "<u4")])
-_PLACE_AND_CHUNK = struct.Struct("<4I")
-_PLACE = np.dtype([("file", "<u4"), ("document", "<u4"), ("paragraph", "<u4")])
+_ROW = np.dtype([("hash", "<u8", 2), ("document", "<u8"), ("paragraph", "<u4"), ("chunk", "<u4")])
+_PLACE_AND_CHUNK = struct.Struct("<Q2I")
+_PLACE = np.dtype([("document", "<u8"), ("paragraph", "<u4")])
 # A bucket has at most as many bytes as the text, and usually a fifth of that.
 _TEXT_BYTES_PER_BUCKET = 256 << 20
 _DUPLICATES = "duplicates-"
@@ -49,16 +49,13 @@ class ParagraphRows:
         self._index = index
         self._buckets: dict[int, bytearray] = defaultdict(bytearray)
 
-    def add(self, file: int, document: int, paragraphs: list[str], chunk: int) -> None:
-        """Adds the paragraphs of a document that have at least MIN_BYTES bytes.
-
-        Numbers are those of the file, of the document in it, and of the document's chunk among all chunks.
-        """
+    def add(self, document: int, paragraphs: list[str], chunk: int) -> None:
+        """Adds the paragraphs of a document with at least MIN_BYTES bytes; its chunk is a number among all chunks."""
         for number, paragraph in enumerate(paragraphs):
             text = unicodedata.normalize("NFC", paragraph).casefold().encode()
             if len(text) >= MIN_BYTES:
                 digest = hashlib.blake2b(text, digest_size=16).digest()
-                row = digest + _PLACE_AND_CHUNK.pack(file, document, number, chunk)
+                row = digest + _PLACE_AND_CHUNK.pack(document, number, chunk)
                 self._buckets[int.from_bytes(digest[8:], "little") % self._index.buckets] += row
 
     def flush(self) -> None:
@@ -74,11 +71,6 @@ def read_bucket(index: ParagraphIndex, bucket: int, row: np.dtype) -> np.ndarray
     return np.concatenate([np.zeros(0, row), *(np.fromfile(path, row) for path in paths)])
 
 
-def document_numbers(files: np.ndarray, documents: np.ndarray) -> np.ndarray:
-    """Returns one number for each document, uint64 [n], in the order of the corpus, from two of 32 bits."""
-    return np.asarray(files, np.uint64) << np.uint64(32) | np.asarray(documents, np.uint64)
-
-
 def among(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """Returns which numbers are among those of an ascending array, bool."""
     if not len(wanted):
@@ -90,7 +82,7 @@ def among(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 def find_duplicates(index: ParagraphIndex, bucket: int, chunk_folders: list[str], left_out: str | None = None) -> int:
     """Writes the places of a bucket's duplicates to the folders of their chunks. Returns the number of duplicates.
 
-    `left_out` is the path of an array of `document_numbers`, ascending, of those that are left out altogether.
+    `left_out` is the path of an array of the documents that are left out altogether, ascending.
     """
     rows = read_bucket(index, bucket, _ROW)
     if not len(rows):
@@ -100,22 +92,21 @@ def find_duplicates(index: ParagraphIndex, bucket: int, chunk_folders: list[str]
     same = rows["hash"][1:, 0] == rows["hash"][:-1, 0]
     rows = rows[np.append(same, False) | np.append(False, same)]
     if left_out:
-        rows = rows[~among(document_numbers(rows["file"], rows["document"]), np.load(left_out, mmap_mode="r"))]
-    keys = (rows["paragraph"], rows["document"], rows["file"], rows["hash"][:, 1], rows["hash"][:, 0])
+        rows = rows[~among(rows["document"], np.load(left_out, mmap_mode="r"))]
+    keys = (rows["paragraph"], rows["document"], rows["hash"][:, 1], rows["hash"][:, 0])
     rows = rows[np.lexsort(keys)]
     rows = rows[np.append(rows[1:] != rows[:-1], True)[: len(rows)]]  # Once each, also if a task ran twice.
     rows = rows[1:][(rows["hash"][1:] == rows["hash"][:-1]).all(axis=1)]
     for chunk in np.unique(rows["chunk"]):
-        places = rows[rows["chunk"] == chunk]
-        content = np.stack([places[name] for name in _PLACE.names], axis=1).astype("<u4").tobytes()
-        appended_files.append(chunk_folders[chunk], _DUPLICATES, content, _PLACE.itemsize)
+        places = rows[rows["chunk"] == chunk][list(_PLACE.names)].astype(_PLACE)
+        appended_files.append(chunk_folders[chunk], _DUPLICATES, places.tobytes(), _PLACE.itemsize)
     return len(rows)
 
 
-def read_duplicates(chunk_folder: str) -> dict[tuple[int, int], set[int]]:
-    """Returns the numbers of the duplicate paragraphs of a chunk, by the numbers of file and document."""
-    duplicates: dict[tuple[int, int], set[int]] = defaultdict(set)
+def read_duplicates(chunk_folder: str) -> dict[int, set[int]]:
+    """Returns the numbers of the duplicate paragraphs of a chunk, by the numbers of documents."""
+    duplicates: dict[int, set[int]] = defaultdict(set)
     for path in appended_files.paths(chunk_folder, _DUPLICATES):
-        for file, document, paragraph in np.fromfile(path, _PLACE).tolist():
-            duplicates[file, document].add(paragraph)
+        for document, paragraph in np.fromfile(path, _PLACE).tolist():
+            duplicates[document].add(paragraph)
     return duplicates

@@ -19,13 +19,13 @@ import unicodedata
 import numpy as np
 import xxhash
 
-from tftrain.prepare.duplicates import MIN_BYTES, ParagraphIndex, ParagraphRows, document_numbers, read_bucket
+from tftrain.prepare.duplicates import MIN_BYTES, ParagraphIndex, ParagraphRows, read_bucket
 
 SHINGLE, BANDS, ROWS = 5, 14, 8
 DOCUMENT_BYTES = 16 * BANDS  # its rows
 # An ideograph or a kana is a word of its own.
 _WORD = re.compile("[\u3040-\u30ff\u3400-\u9fff]|[^\\W\u3040-\u30ff\u3400-\u9fff]+")
-_ROW, _HASH_AND_PLACE = np.dtype([("hash", "<u8"), ("document", "<u4"), ("file", "<u4")]), struct.Struct("<Q2I")
+_ROW, _HASH_AND_DOCUMENT = np.dtype([("hash", "<u8"), ("document", "<u8")]), struct.Struct("<2Q")
 _AT_ONCE = 4096
 
 
@@ -34,7 +34,7 @@ class Bands(ParagraphRows):
 
     _row = _ROW
 
-    def add(self, file: int, document: int, paragraphs: list[str], chunk: int) -> None:
+    def add(self, document: int, paragraphs: list[str], chunk: int) -> None:
         """Adds a document, if it has at least MIN_BYTES bytes; see `ParagraphRows.add`."""
         text = unicodedata.normalize("NFC", " ".join(paragraphs)).casefold()
         words = _WORD.findall(text)
@@ -46,7 +46,7 @@ class Bands(ParagraphRows):
             sketch.update_batch(runs[begin : begin + _AT_ONCE])
         for band, numbers in enumerate(sketch.hashvalues.reshape(BANDS, ROWS)):
             digest = xxhash.xxh3_64_intdigest(numbers.tobytes(), seed=band)
-            self._buckets[digest % self._index.buckets] += _HASH_AND_PLACE.pack(digest, document, file)
+            self._buckets[digest % self._index.buckets] += _HASH_AND_DOCUMENT.pack(digest, document)
 
 
 @functools.cache
@@ -57,14 +57,13 @@ def _empty_sketch():
 
 
 def find_pairs(index: ParagraphIndex, bucket: int) -> np.ndarray:
-    """Returns pairs of documents of a bucket that share a band, uint64 [n, 2], see `document_numbers`.
+    """Returns pairs of documents of a bucket that share a band, uint64 [n, 2].
 
     Together, the pairs of all buckets join the documents of each group, see `joined`.
     """
     rows = read_bucket(index, bucket, _ROW)
-    documents = document_numbers(rows["file"], rows["document"])
-    order = np.lexsort((documents, rows["hash"]))
-    hashes, documents = rows["hash"][order], documents[order]
+    rows = rows[np.lexsort((rows["document"], rows["hash"]))]
+    hashes, documents = rows["hash"], rows["document"]
     return np.unique(np.stack([documents[:-1], documents[1:]], axis=1)[hashes[1:] == hashes[:-1]], axis=0)
 
 

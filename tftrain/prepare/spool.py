@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tftrain.prepare import appended_files
-from tftrain.prepare.duplicates import ParagraphIndex, ParagraphRows, among, document_numbers, read_duplicates
+from tftrain.prepare.duplicates import ParagraphIndex, ParagraphRows, among, read_duplicates
 from tftrain.prepare.near_duplicates import Bands
 
 _BUFFERED_BYTES = 16 << 20
@@ -73,21 +73,22 @@ class Spool:
             return Chunk("eval", choice % self.eval_chunks)
         return Chunk("train", choice % self.train_chunks)
 
-    def add(self, numbered: Iterable[tuple[int, int, list[str], str | None]]) -> dict[str, int]:
+    def add(self, numbered: Iterable[tuple[int, list[str], str | None]]) -> dict[str, int]:
         """Appends documents to their chunks, and returns the number of documents added to each split.
 
         Args:
-            numbered: two numbers by which documents are sorted, the document's paragraphs, and its id, if it has one.
+            numbered: the document's number in the corpus, its paragraphs, and its id, if it has one.
         """
         buffers: dict[Chunk, list[str]] = defaultdict(list)
         rows = [kind(index) for kind, index in ((ParagraphRows, self.index), (Bands, self.bands)) if index]
         counts, buffered = {"train": 0, "eval": 0}, 0
-        for file, number, paragraphs, identity in numbered:
-            chunk = self.assign(f"{file} {number}" if identity is None else identity)
+        for number, paragraphs, identity in numbered:
+            # The zero is part of what is hashed, so that text is divided as it always was.
+            chunk = self.assign(f"0 {number}" if identity is None else identity)
             for writer in rows:
-                writer.add(file, number, paragraphs, chunk.number + (chunk.split == "eval") * self.train_chunks)
+                writer.add(number, paragraphs, chunk.number + (chunk.split == "eval") * self.train_chunks)
             parts = list(map(self.split, paragraphs)) if self.split else paragraphs
-            line = json.dumps([file, number, parts], ensure_ascii=False)
+            line = json.dumps([number, parts], ensure_ascii=False)
             buffers[chunk].append(line)
             counts[chunk.split] += 1
             buffered += len(line)
@@ -104,25 +105,23 @@ class Spool:
             with open(path, "rb") as lines:
                 for line in lines:
                     with contextlib.suppress(ValueError):  # An incomplete line, or the empty one before the first.
-                        file, number, paragraphs = json.loads(line)
-                        entries[file, number] = paragraphs
-        keys = sorted(entries)
-        near = np.zeros(len(keys), bool)
+                        number, paragraphs = json.loads(line)
+                        entries[number] = paragraphs
+        numbers = sorted(entries)
+        near = np.zeros(len(numbers), bool)
         if self.near_duplicates:
-            numbers = np.array(keys, np.uint64).reshape(-1, 2)
-            near = among(document_numbers(*numbers.T), np.load(self.near_duplicates, mmap_mode="r"))
+            near = among(np.array(numbers, np.uint64), np.load(self.near_duplicates, mmap_mode="r"))
         duplicates, documents = read_duplicates(folder), []
-        for key, is_near in zip(keys, near, strict=True):
-            sides, paragraphs = ([], [], []), entries[key]
-            dropped = duplicates.get(key, ())
-            for index, paragraph in enumerate(paragraphs):
+        for number, is_near in zip(numbers, near, strict=True):
+            sides, dropped = ([], [], []), duplicates.get(number, ())
+            for index, paragraph in enumerate(entries[number]):
                 sides[2 if is_near else index in dropped].append(paragraph)
             documents.append(SpooledDocument(*sides))
         return documents
 
     @property
     def near_duplicates(self) -> str | None:
-        """The path of the array of `document_numbers` of near duplicates, ascending; None if they stay."""
+        """The path of the array of the numbers of near duplicates, ascending; None if they stay."""
         return os.path.join(self.folder, "near.npy") if self.bands else None
 
     def _flush(self, buffers: dict[Chunk, list[str]], rows: list[ParagraphRows]) -> None:
