@@ -18,7 +18,7 @@ from tftrain.formats.weights import DerivedWeights, Weights
 from tftrain.prepare import input_files, sources
 from tftrain.tokenizer.smaller_vocabulary import SmallerVocabulary
 from tftrain.tokenizer.tokenizer_model import Tokenizer
-from tftrain.tokenizer.words import CHARACTERS_AT_ONCE, by_characters
+from tftrain.tokenizer.words import CHARACTERS_AT_ONCE, by_size
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ def _counts(tokenizer: Tokenizer, texts: Sequence[str]) -> np.ndarray:
     has_lines = tokenizer.vocabulary.tokenizer_type == "bpe"  # Its tokens may be line breaks.
     with tqdm(unit="token", unit_scale=True, desc=_FLAG, disable=None) as bar:
         for document in documents:
-            for lines in by_characters(document.paragraphs, CHARACTERS_AT_ONCE):
+            for lines in by_size(document.paragraphs, CHARACTERS_AT_ONCE):
                 ids = np.concatenate(tokenize(["\n".join([*lines, ""])] if has_lines else lines))
                 counts += np.bincount(ids, minlength=len(counts))
                 bar.update(len(ids))

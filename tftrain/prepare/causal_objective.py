@@ -18,7 +18,7 @@ from tftrain.prepare.objective import Examples, PrepareObjective, TokenizedText
 from tftrain.prepare.spool import Chunk
 from tftrain.tokenizer.normalization import cut_spaceless
 from tftrain.tokenizer.vocabulary import END_OF_TEXT, LIBRARY, Vocabulary
-from tftrain.tokenizer.words import by_characters
+from tftrain.tokenizer.words import by_size
 
 _INCOMPLETE = "incomplete_sequence"
 _END_TOKENS = "end tokens"
@@ -40,7 +40,7 @@ class CausalObjective(PrepareObjective):
         tokens are the same, and the library takes less time than for each paragraph by itself.
         """
         if self.config.tokenizer_type in ("bpe", *LIBRARY):
-            return ["\n".join([*part, ""]) for part in by_characters(paragraphs, _CHARACTERS_AT_ONCE)]
+            return ["\n".join([*part, ""]) for part in by_size(paragraphs, _CHARACTERS_AT_ONCE)]
         return [cut_spaceless(paragraph) for paragraph in paragraphs]
 
     def examples(self, text: TokenizedText, chunk: Chunk, vocabulary: Vocabulary) -> Examples:

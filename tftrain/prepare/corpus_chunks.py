@@ -13,7 +13,7 @@ import os
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ from tftrain.prepare.near_duplicates import find_pairs, joined
 from tftrain.prepare.sources import Document, FilePart, SourceNotes
 from tftrain.prepare.spool import Spool
 from tftrain.prepare.workers import Workers
+from tftrain.tokenizer.words import by_size
 
 logger = logging.getLogger(__name__)
 
@@ -132,7 +133,8 @@ def read_corpus(
 def _read(config: PrepareConfig, folder: str, inputs: list[str], workers: Workers) -> list[Copied]:
     """Copies the documents of all files into a folder."""
     texts, notes, bad_rows = [], SourceNotes([], []), 0
-    tasks = [(group, config, os.path.join(folder, str(number))) for number, group in enumerate(_groups(inputs))]
+    groups = by_size(sources.parts(inputs), _TASK_BYTES, lambda part: part.bytes)
+    tasks = [(group, config, os.path.join(folder, str(number))) for number, group in enumerate(groups)]
     for copied, noted in workers.run("read documents", read_parts, tasks):
         if copied.bad_rows and not bad_rows:
             logger.warning(f"--skip_bad_rows: rows are left out, the first: {copied.fault}")
@@ -196,16 +198,3 @@ def _find_duplicates(spool: Spool, workers: Workers) -> None:
     shutil.rmtree(spool.index.folder)
     if dropped:
         logger.info(f"duplicate paragraphs dropped: {dropped:,} (--deduplicate=none keeps them)")
-
-
-def _groups(paths: list[str]) -> Iterator[list[FilePart]]:
-    """Yields consecutive parts of files in groups of similar size."""
-    group, size = [], 0
-    for part in sources.parts(paths):
-        group.append(part)
-        size += part.bytes
-        if size >= _TASK_BYTES:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group

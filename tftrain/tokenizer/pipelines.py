@@ -15,7 +15,7 @@ from tftrain.files.errors import DataError
 from tftrain.tokenizer import character_map, roles, sentencepiece_model, vocabulary
 from tftrain.tokenizer.normalization import LONGEST_WORD
 from tftrain.tokenizer.vocabulary import SPECIAL_TOKENS, Vocabulary
-from tftrain.tokenizer.words import CHARACTERS_AT_ONCE, by_characters
+from tftrain.tokenizer.words import CHARACTERS_AT_ONCE, by_size
 
 NO_TEXT = "\U0010fffe\U0010ffff"  # No text has these code points.
 _EXPECTED = "expected a tokenizer.json of the library tokenizers, or a .model of sentencepiece"
@@ -162,7 +162,7 @@ def prepared(tokenizer: Tokenizer) -> Tokenizer:
 def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
     """Returns the token ids of each text, int32, without those that the library puts around a text."""
     ids = []
-    for part in by_characters(texts, CHARACTERS_AT_ONCE):
+    for part in by_size(texts, CHARACTERS_AT_ONCE):
         encodings = tokenizer.encode_batch_fast(part, add_special_tokens=False)
         ids += [np.array(encoding.ids, np.int32) for encoding in encodings]
     return ids

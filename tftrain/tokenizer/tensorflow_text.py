@@ -7,7 +7,7 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 
 from tftrain.tokenizer.vocabulary import Vocabulary
-from tftrain.tokenizer.words import CHARACTERS_AT_ONCE, by_characters
+from tftrain.tokenizer.words import CHARACTERS_AT_ONCE, by_size
 
 
 def ops(vocabulary: Vocabulary, lower_case: bool, model: bytes | None) -> tf_text.Tokenizer:
@@ -21,7 +21,7 @@ def ops(vocabulary: Vocabulary, lower_case: bool, model: bytes | None) -> tf_tex
 def encode(tokenizer: tf_text.Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
     """Returns the token ids of each text, int32."""
     ids: list[np.ndarray] = []
-    for part in by_characters(texts, CHARACTERS_AT_ONCE):
+    for part in by_size(texts, CHARACTERS_AT_ONCE):
         tokens = tokenizer.tokenize(tf.constant(part))
         ids += np.split(tokens.flat_values.numpy(), tokens.row_splits.numpy()[1:-1])
     return ids

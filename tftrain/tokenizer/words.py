@@ -7,11 +7,13 @@ vocabulary is learned from use it. TensorFlow, which takes a process seconds to 
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from tftrain.families.bert import NORMALIZATION
 from tftrain.tokenizer.normalization import bert_words
 from tftrain.tokenizer.vocabulary import UNUSED_PREFIX, Vocabulary
 
+T = TypeVar("T")
 CHARACTERS_AT_ONCE = 1 << 20  # which limits the memory of the libraries
 
 WordSplitter = Callable[[Sequence[str]], list[list[str]]]
@@ -56,7 +58,7 @@ def count_words(
 ) -> Counter:
     """Counts the words of a text. `word_splitter` describes the arguments."""
     split, counts = word_splitter(tokenizer_type, normalization, lower_case, strip_accents), Counter()
-    for part in by_characters(sentences, CHARACTERS_AT_ONCE):
+    for part in by_size(sentences, CHARACTERS_AT_ONCE):
         counts.update(itertools.chain.from_iterable(split(part)))
     return counts
 
@@ -84,13 +86,13 @@ def unreachable_words(
     return [token for token, words in zip(whole, split(whole), strict=True) if words != [token]]
 
 
-def by_characters(texts: Iterable[str], characters: int) -> Iterator[list[str]]:
-    """Yields texts in lists of about this number of characters."""
+def by_size(items: Iterable[T], least: int, size_of: Callable[[T], int] = len) -> Iterator[list[T]]:
+    """Yields texts, or other items, in lists of about this number of characters, or of another size."""
     part, size = [], 0
-    for text in texts:
-        part.append(text)
-        size += len(text)
-        if size >= characters:
+    for item in items:
+        part.append(item)
+        size += size_of(item)
+        if size >= least:
             yield part
             part, size = [], 0
     if part:
