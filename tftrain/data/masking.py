@@ -190,15 +190,13 @@ def _greedy_selection(sizes: tf.Tensor, budget: tf.Tensor) -> tf.Tensor:
     def fits(selected: tf.Tensor, remaining: tf.Tensor) -> tf.Tensor:
         return ~selected & (sizes <= remaining)
 
-    def any_fits(selected: tf.Tensor, remaining: tf.Tensor) -> tf.Tensor:
-        return tf.reduce_any(fits(selected, remaining))
-
     def select(selected: tf.Tensor, remaining: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         candidate = tf.where(fits(selected, remaining), sizes, 0)
         added = (candidate > 0) & (tf.cumsum(candidate, 1) <= remaining)
         return selected | added, remaining - tf.reduce_sum(tf.where(added, sizes, 0), 1, keepdims=True)
 
-    selected, _ = tf.while_loop(any_fits, select, [tf.zeros_like(sizes, tf.bool), budget])
+    state = [tf.zeros_like(sizes, tf.bool), budget]
+    selected, _ = tf.while_loop(lambda *state: tf.reduce_any(fits(*state)), select, state)
     return selected
 
 

@@ -66,7 +66,7 @@ def _fits(own: ModelType, names: Collection[str]) -> bool:
     scopes = [scope for scope, theirs in own.scopes.items() if "{layer}" in theirs and scope not in _NOT_IN_EACH]
     needed = {_first_layer(own, *each) for each in [*((scope, "weight") for scope in scopes), *own.telling]}
     lacking = {_first_layer(own, *each) for each in own.lacking}
-    begins = _beginnings(names, _anchor(own))
+    begins = _beginnings(names, own)
     whole = [begin for begin in begins if begin == "" or begin.endswith(own.prefix)]
     return any(all((begin + each in names) == (each in needed) for each in needed | lacking) for begin in whole)
 
@@ -74,7 +74,7 @@ def _fits(own: ModelType, names: Collection[str]) -> bool:
 def own_names(names: Iterable[str], own: ModelType, path: str) -> dict[str, str]:
     """Maps the names of a type's whole model to those in a file; FormatError if there are several models in it."""
     plain = {name: _plain(name) for name in names}
-    beginnings = _beginnings(plain.values(), _anchor(own))
+    beginnings = _beginnings(plain.values(), own)
     if len(beginnings) > 1:
         beginnings = [each for each in beginnings if each in ("", own.prefix)] or beginnings
     if len(beginnings) > 1:
@@ -126,10 +126,7 @@ def _first_layer(own: ModelType, scope: str, leaf: str) -> str:
     return f"{own.scopes[scope].format(layer=0).removeprefix(own.prefix)}.{leaf}"
 
 
-def _anchor(own: ModelType) -> str:
-    """Returns the name of a tensor that each model of a type has once."""
-    return _first_layer(own, "attention/output", "weight")
-
-
-def _beginnings(names: Iterable[str], anchor: str) -> list[str]:
+def _beginnings(names: Iterable[str], own: ModelType) -> list[str]:
+    """Returns what is before the name of a tensor that each model of a type has once."""
+    anchor = _first_layer(own, "attention/output", "weight")
     return sorted({name.removesuffix(anchor) for name in names if name == anchor or name.endswith(f".{anchor}")})

@@ -117,19 +117,15 @@ def spawned(count: int, initializer: Callable[[], object]) -> ProcessPoolExecuto
     return ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"), initializer=initializer)
 
 
-def _leave() -> None:
-    os._exit(1)
-
-
-def begin(end: Callable[[], object] = _leave) -> None:
+def begin(end: Callable[[], object] | None = None) -> None:
     """Sets up a worker process: the parent handles Ctrl-C, and libraries find ENVIRONMENT.
 
-    A thread calls `end` when the process that started it has ended, however that was.
+    A thread ends it, or calls `end`, when the process that started it has ended, however that was.
     """
 
     def wait() -> None:
         multiprocessing.parent_process().join()
-        end()
+        end() if end else os._exit(1)
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
