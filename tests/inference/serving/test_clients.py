@@ -128,7 +128,7 @@ def test_a_conversion_is_silent(tmp_path, capfd):
     pytest.importorskip("tf2onnx")
     inputs = (tf.TensorSpec([None, None], tf.int32, "input_ids"),)
     signature = Signature(inputs=inputs, function=lambda input_ids: {"doubled": input_ids * 2})
-    onnx_file.write(tmp_path / "x.onnx", signature, 0)
+    onnx_file.write(tmp_path / "x.onnx", signature)
     assert (tmp_path / "x.onnx").stat().st_size > 0
     assert capfd.readouterr() == ("", "")
 

@@ -153,7 +153,7 @@ def test_vectors_of_texts_in_the_graph_and_in_onnx_are_those_of_predict(tmp_path
     if model.config.pool_prompt:
         np.testing.assert_allclose(vectors, first[:3], **CLOSE)
     pytest.importorskip("tf2onnx")
-    onnx_file.write(tmp_path / "embed.onnx", made["embed"], 0)
+    onnx_file.write(tmp_path / "embed.onnx", made["embed"])
     found = onnx_file.load(tmp_path / "embed.onnx")(**{name: each.numpy() for name, each in given.items()})
     np.testing.assert_allclose(found["embedding"], vectors, **CLOSE)
 

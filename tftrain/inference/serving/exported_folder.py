@@ -64,7 +64,7 @@ def write(config: ExportConfig) -> None:
     if is_onnx:
         built = {name: signature for name, signature in built.items() if signature.is_of_ids}
     with complete_folder(Path(settings.to)) as folder:
-        exported = (write_onnx if is_onnx else write_saved_models)(folder, source, built)
+        exported = write_onnx(folder, built) if is_onnx else write_saved_models(folder, source, built)
         if model.tokenizer:
             (folder / "tokenizer").mkdir()
             positions = model.config.max_position_embeddings
@@ -117,9 +117,8 @@ def write_saved_models(folder: Path, source: ServedModel, built: Mapping[str, Si
     return {name: with_own_names(report.of_arrays(loaded[name]), each) for name, each in bare.items() if each.is_of_ids}
 
 
-def write_onnx(folder: Path, source: ServedModel, built: Mapping[str, Signature]) -> dict[str, Function]:
+def write_onnx(folder: Path, built: Mapping[str, Signature]) -> dict[str, Function]:
     """Writes an ONNX file for each signature; returns the functions of what was written, by name."""
-    count = sum(variable.shape.num_elements() for variable in source.model.network.named_variables().values())
     for name, signature in built.items():
-        onnx_file.write(folder / f"{name}.onnx", signature, 4 * count)
+        onnx_file.write(folder / f"{name}.onnx", signature)
     return {name: with_own_names(onnx_file.load(folder / f"{name}.onnx"), each) for name, each in built.items()}

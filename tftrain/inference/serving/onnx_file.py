@@ -15,9 +15,8 @@ MAX_BYTES = 2**31 - 1
 _AXES = ("batch", "length")
 
 
-def write(path: Path, signature: Signature, weight_bytes: int) -> None:
-    """Writes a signature on token ids; raises FormatError if the weights are too large."""
-    check_size(weight_bytes)
+def write(path: Path, signature: Signature) -> None:
+    """Writes a signature on token ids, whose weights fit a file, see `check_size`."""
     import onnx
     import tf2onnx
 
