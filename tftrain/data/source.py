@@ -20,11 +20,12 @@ def open_source(data: OpenedData, split: str, seed: int) -> ExampleSource:
     """Opens the source of a split, "train" or "eval"; features are as `masked_source` or `causal_source` says.
 
     Args:
-        data: the opened data. Reading a record with a token id of its vocabulary's size or more is an error.
+        data: the opened data, which has the split. Reading a record with a token id of its vocabulary's size or more is
+            an error.
         seed: seed of the masks, and of synthetic data.
 
     Raises:
-        DataError: files are missing or damaged, the split is empty, or the data has another objective.
+        DataError: files are missing or damaged, or the data has another objective.
     """
     objective = data.model.objective
     if isinstance(data, Synthetic):
@@ -49,9 +50,6 @@ def _open_prepared(data: Prepared, split: str, seed: int) -> ExampleSource:
         if count != shard.examples:
             fault = f"it holds {count} records, the manifest says {shard.examples}"
             raise DataError(f"{manifest.path(shard.file)}: {fault}; remove its .index, or prepare the data again")
-    if not len(records):
-        remedy = "prepare it from more text, or with a larger --eval_fraction"
-        raise DataError(f"{manifest.folder}: its {split} split is empty; {remedy}")
     if manifest.objective == "causal":
         return CausalSource(records, sizes, data.tokenizer.vocabulary.end_id if settings.document_mask else None)
     if manifest.masking == "static":
