@@ -16,16 +16,8 @@ from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.model import ModelConfig
 from tftrain.files import names
 from tftrain.files.errors import FormatError, MissingModelError
-from tftrain.formats import safetensors_file, sentence_transformers, torch_file
-from tftrain.formats.hugging_face_config import (
-    CompletedConfig,
-    check_class,
-    completed,
-    config_json,
-    model_config,
-    require,
-    special_ids,
-)
+from tftrain.formats import hugging_face_config, safetensors_file, sentence_transformers, torch_file
+from tftrain.formats.hugging_face_config import CompletedConfig
 from tftrain.formats.hugging_face_names import Shapes, left_out, links_of, type_of
 from tftrain.formats.safetensors_file import INDEX, WEIGHTS, SafetensorsFile
 from tftrain.formats.torch_file import TorchFile
@@ -79,7 +71,7 @@ def read(folder: Path, allow_pickle: bool = False) -> Weights:
     rest = {each: theirs for each, theirs in whole.names.items() if each not in {*used, *tied}}
     learned = {each for each in rest if not each.endswith(_BUFFERS) and holders[rest[each]].is_float(rest[each])}
     lost = [rest[name] for name in left_out(learned, used & set(shapes), str(folder))]
-    check_class(whole.config, own, lost, str(folder / CONFIG))
+    hugging_face_config.check_class(whole.config, own, lost, str(folder / CONFIG))
     there = check_tensors(str(folder), links, shapes, set(shapes) - used)
     for copy, name in tied.items():
         if copy in shapes and name in shapes and not np.array_equal(tensor(copy), tensor(name)):
@@ -123,8 +115,8 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def _model(folder: Path, config: dict[str, Any], shapes: Shapes) -> tuple[ModelConfig, CompletedConfig]:
-    whole = completed(config, str(folder / CONFIG), shapes)
-    return model_config(whole.config, str(folder / CONFIG)), whole
+    whole = hugging_face_config.completed(config, str(folder / CONFIG), shapes)
+    return hugging_face_config.model_config(whole.config, str(folder / CONFIG)), whole
 
 
 class _Pickle:
@@ -185,7 +177,7 @@ def write(
         FormatError: transformers has no such model.
     """
     model = weights.model
-    require(model, "transformers", ("pre",) if model.is_causal else ("pre", "post"))
+    hugging_face_config.require(model, "transformers", ("pre",) if model.is_causal else ("pre", "post"))
     own = type_of(model)
     name, heads = _architecture(weights, own.architectures, architecture)
     # Base models have no prefix.
@@ -194,8 +186,8 @@ def write(
     links = [link._replace(theirs=link.theirs.removeprefix(prefix)) for link in links]
     shapes = {link.theirs: link.shape for link in links}
     safetensors_file.write_sharded(folder, shapes, tensors_of(weights, links), max_shard_bytes)
-    ids = special_ids(model, weights.tokenizer)
-    text = json.dumps(config_json(model, name) | ids, indent=2)
+    ids = hugging_face_config.special_ids(model, weights.tokenizer)
+    text = json.dumps(hugging_face_config.config_json(model, name) | ids, indent=2)
     (folder / CONFIG).write_text(text + "\n", encoding="utf-8")
     written = [name for link in links for name in link.ours]
     if model.gives_vectors:

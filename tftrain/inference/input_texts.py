@@ -7,18 +7,7 @@ from pathlib import Path
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.predict import STANDARD_INPUT
 from tftrain.files.errors import DataError
-from tftrain.finetune import conll, squad
-from tftrain.finetune.tables import (
-    ARROW,
-    FORMATS,
-    PAIR_COLUMNS,
-    column_of,
-    columns_of,
-    is_arrow,
-    read_table,
-    read_text,
-    text_of,
-)
+from tftrain.finetune import conll, squad, tables
 from tftrain.finetune.text_groups import ANCHOR_COLUMNS
 from tftrain.host.text import reason
 
@@ -55,29 +44,30 @@ def _lines(path: str) -> Iterator[tuple[str, str]]:
 
 def _labelled(path: str, task: str, settings: FineTuningConfig | None) -> Iterator[tuple[str, str]] | None:
     """Returns what `read` yields of a table; None if the file has a text a line."""
-    ending, settings = ARROW[0] if is_arrow(path) else Path(path).suffix.lower(), settings or FineTuningConfig()
+    settings = settings or FineTuningConfig()
+    ending = tables.ARROW[0] if tables.is_arrow(path) else Path(path).suffix.lower()
     if ending in _OTHERS:
-        raise DataError(f"{path}: expected one text a line, or a name that ends in {', '.join(FORMATS)}")
+        raise DataError(f"{path}: expected one text a line, or a name that ends in {', '.join(tables.FORMATS)}")
     if ending == ".conll" and task == "token_classification":
         sentences = conll.read_sentences(path, settings.text_column, settings.label_column)
         return ((sentence.place, " ".join(sentence.words)) for sentence in sentences)
     if ending == ".tsv":
-        names = read_text(path).partition("\n")[0].rstrip("\r").split("\t")
+        names = tables.read_text(path).partition("\n")[0].rstrip("\r").split("\t")
         ending = ending if {settings.text_column, *_FIRST} & set(names) else ""
-    if ending not in FORMATS:
+    if ending not in tables.FORMATS:
         return None
-    rows = read_table(path)
-    names = columns_of(rows)
+    rows = tables.read_table(path)
+    names = tables.columns_of(rows)
     if task == "question_answering":
         columns = ["question", "context"]
         if not names.keys() >= set(columns):
             return ((each.place, _joined(each.text, each.context)) for each in squad.read_questions(path))
     else:
-        columns = [column_of(rows, settings.text_column, _FIRST)]
-    pairs = [name for name in (settings.text_pair_column, *PAIR_COLUMNS) if name in names]
+        columns = [tables.column_of(rows, settings.text_column, _FIRST)]
+    pairs = [name for name in (settings.text_pair_column, *tables.PAIR_COLUMNS) if name in names]
     if pairs and (settings.text_pair_column or not settings.train_file):
         columns.append(pairs[0])
-    return ((row.place, _joined(*(text_of(row, name) for name in columns))) for row in rows)
+    return ((row.place, _joined(*(tables.text_of(row, name) for name in columns))) for row in rows)
 
 
 def _joined(*texts: str) -> str:
