@@ -199,14 +199,14 @@ def take_tokenizer(weights: Weights, folder: str | None, shown: str) -> None:
         weights.tokenizer = tokenizer_of(folder)
         if weights.tokenizer is None:
             raise FormatError(f"--tokenizer_dir={folder}: no vocab.txt, tokenizer.json or prepared data")
-    if weights.tokenizer and len(weights.tokenizer.vocabulary) > weights.model.vocab_size:
-        tokens, rows = len(weights.tokenizer.vocabulary), weights.model.vocab_size
-        fault = f"the tokenizer has {tokens} tokens, the model {rows}"
-        raise FormatError(f"{shown}: {fault}; name its own with --tokenizer_dir")
-    if weights.tokenizer and 2 * len(weights.tokenizer.vocabulary) < weights.model.vocab_size:
-        tokens, rows = len(weights.tokenizer.vocabulary), weights.model.vocab_size
-        fault = f"the tokenizer has {tokens} tokens, the model {rows}, so it may be that of another model"
-        weights.notes = (*weights.notes, f"{shown}: {fault}; name its own with --tokenizer_dir")
+    if not weights.tokenizer:
+        return
+    tokens, rows = len(weights.tokenizer.vocabulary), weights.model.vocab_size
+    sizes, remedy = f"the tokenizer has {tokens} tokens, the model {rows}", "name its own with --tokenizer_dir"
+    if tokens > rows:
+        raise FormatError(f"{shown}: {sizes}; {remedy}")
+    if 2 * tokens < rows:
+        weights.notes = (*weights.notes, f"{shown}: {sizes}, so it may be that of another model; {remedy}")
 
 
 def write(path: Path, weights: Weights) -> Iterable[str]:
