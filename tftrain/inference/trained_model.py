@@ -136,16 +136,13 @@ class TextEncoder:
         self._vocabulary, self._longest = tokenizer.vocabulary, model.longest
         self._tokenize = tokenizer.build(with_special_tokens, with_mask=True)
         self._begin = tokenizer.begin_ids[:0] if with_special_tokens else tokenizer.begin_ids
-        if model.config.is_causal:
-            self._parts, self._sample = lambda text: [text], self._prompt
-        else:
-            mask = self._vocabulary.of_role("mask")
-            self._parts = (lambda text: [text]) if tokenizer.finds_masks else (lambda text: text.split(mask))
-            self._sample = self._sentence
+        # The mask at which texts are divided, if the library does not find it.
+        self._mask = "" if model.config.is_causal or tokenizer.finds_masks else self._vocabulary.of_role("mask")
+        self._sample = self._prompt if model.config.is_causal else self._sentence
 
     def __call__(self, texts: Sequence[str]) -> list[Sample]:
         """Returns a sample for each text. In a text for an encoder, the mask is one token as it is spelled."""
-        parts = [self._parts(text) for text in texts]
+        parts = [text.split(self._mask) if self._mask else [text] for text in texts]
         tokens = iter(self._tokenize([part for each in parts for part in each]))
         return [self._sample([next(tokens) for _ in each]) for each in parts]
 
