@@ -133,11 +133,9 @@ class _Pickle:
         self.shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
 
     def is_float(self, name: str) -> bool:
-        """Whether a tensor has no integers."""
         return self._tensors[name].storage[1].kind not in "biu"
 
     def read(self, name: str) -> np.ndarray:
-        """Returns a tensor."""
         return self._file.read(self._tensors[name])
 
 

@@ -138,7 +138,6 @@ def deduplicate(documents: Iterable[list[str]], limit_bytes: float) -> Iterator[
 
 
 def _docstrings(tree: ast.Module) -> Iterator[str]:
-    """Yields the docstrings of a module in source order."""
     stack: list[ast.AST] = [tree]
     while stack:
         node = stack.pop()

@@ -153,7 +153,6 @@ class _Trial(NamedTuple):
 
 
 def _next_threshold(last: _Trial, enough: _Trial, too_few: _Trial, size: float) -> int:
-    """Estimates the threshold for a size."""
     if enough.size and too_few.size:
         span = math.log(too_few.threshold / enough.threshold) / math.log(enough.size / too_few.size)
         return round(enough.threshold * (enough.size / size) ** span)

@@ -80,7 +80,6 @@ class PipelineGraph(tf.Module):
         return parts.with_flat_values(tf.concat([pieces, own], axis=1)).merge_dims(1, 2)
 
     def _normalizers(self, own: Mapping[str, Any] | None) -> list[Step]:
-        """Returns the steps of a normalizer."""
         kind = own["type"] if own else "Sequence"
         if kind == "Sequence":
             return [step for each in (own or {}).get("normalizers", ()) for step in self._normalizers(each)]
