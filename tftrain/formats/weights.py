@@ -97,8 +97,12 @@ class LinkedWeights(Weights):
         link = self._links[name]
         if self._last[0] != link.theirs:
             self._last = ("", {})  # Before the next tensor is in memory.
-            tensor = as_fp32(self._read(link.theirs), link.theirs, self.path)
-            self._last = (link.theirs, dict(zip(link.ours, link.split(tensor), strict=True)))
+            tensor = self._read(link.theirs)
+            if tensor.dtype not in _EXACT:
+                fault = f"{link.theirs} is {tensor.dtype}; expected float32, float16 or bfloat16"
+                raise FormatError(f"{self.path}: {fault}")
+            values = link.split(tensor.astype(np.float32, copy=False))
+            self._last = (link.theirs, dict(zip(link.ours, values, strict=True)))
         parts = self._last[1]
         value = np.ascontiguousarray(parts.pop(name))
         if not parts:
@@ -110,10 +114,7 @@ class DerivedWeights(Weights):
     """Variables in the place of other weights: `read` returns each in `shapes`, by default as the others do."""
 
     def __init__(
-        self,
-        weights: Weights,
-        shapes: Mapping[str, tuple[int, ...]],
-        read: Callable[[str], np.ndarray] | None = None,
+        self, weights: Weights, shapes: Mapping[str, tuple[int, ...]], read: Callable[[str], np.ndarray] | None = None
     ):
         self.path, self.model = weights.path, weights.model
         self.tokenizer, self.notes = weights.tokenizer, weights.notes
@@ -171,17 +172,6 @@ def tensors_of(weights: Weights, links: Iterable[Link]) -> Iterator[tuple[str, n
     """Yields the names and values of another library's tensors, one in memory at a time."""
     for link in links:
         yield link.theirs, link.join([weights.read(each) for each in link.ours])
-
-
-def as_fp32(tensor: np.ndarray, name: str, path: str) -> np.ndarray:
-    """Returns a tensor in fp32, without rounding.
-
-    Raises:
-        FormatError: fp32 can't hold its values.
-    """
-    if tensor.dtype not in _EXACT:
-        raise FormatError(f"{path}: {name} is {tensor.dtype}; expected float32, float16 or bfloat16")
-    return tensor.astype(np.float32, copy=False)
 
 
 def part_of(name: str) -> str:

@@ -19,7 +19,6 @@ from tftrain.inference.serving.report import Function
 from tftrain.inference.serving.signature import with_own_names
 from tftrain.inference.serving.signatures import ServedModel, Signature, signatures
 from tftrain.inference.serving.text_graph import graph_of
-from tftrain.inference.trained_model import TrainedModel
 from tftrain.tokenizer import tokenizer_files
 
 logger = logging.getLogger(__name__)
@@ -57,7 +56,9 @@ def write(config: ExportConfig) -> None:
     text, why = graph_of(model)
     _check_threshold(config, original.config.task, why)
     text = None if is_onnx else text
-    for note in [*model.notes, *_left_out(model, "" if is_onnx else why)]:
+    lacking = [f"the model has no {head}, so nothing of it is exported" for head in model.missing]
+    lacking += [f"no signature takes text: {why}"] if why and not is_onnx else []
+    for note in [*model.notes, *lacking]:
         logger.info(note)
     source = ServedModel(model, text, settings.top_k, settings.null_score_threshold, settings.input_names)
     built = signatures(source)
@@ -94,12 +95,6 @@ def _check_threshold(config: ExportConfig, task: str, why: str) -> None:
     if task == "question_answering":
         what = f"has no signature that takes text: {why}; name a tokenizer with --tokenizer_dir, or remove this flag"
     raise ExportError(f"--null_score_threshold={threshold}: {config.source.shown} {what}")
-
-
-def _left_out(model: TrainedModel, why: str) -> list[str]:
-    """Returns what an export can't have, a line each; `why` no signature takes text, "" if some do."""
-    lines = [f"the model has no {head}, so nothing of it is exported" for head in model.missing]
-    return [*lines, f"no signature takes text: {why}"] if why else lines
 
 
 def write_saved_models(folder: Path, source: ServedModel, built: Mapping[str, Signature]) -> dict[str, Function]:
