@@ -58,8 +58,7 @@ def _scored(pairs: Iterable[tuple[str, float]]) -> str:
 
 
 def _listed(candidates: Sequence[Candidate], quote: bool = False) -> str:
-    shown = (json.dumps(token, ensure_ascii=False) if quote else token for token, _ in candidates)
-    return ", ".join(f"{token} {each.probability:.4f}" for token, each in zip(shown, candidates, strict=True))
+    return _scored((json.dumps(token, ensure_ascii=False) if quote else token, score) for token, score in candidates)
 
 
 def as_json(text: str, sample: Sample, value: Predicted) -> str:
