@@ -19,35 +19,35 @@ _LINK = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,15})://((?:(?!::)[^\s\"',/])*)")
 _SNAPSHOT = re.compile(r"(.*/models--[^/]+)/snapshots/[^/]+(?:/[^/]+)*")
 
 
-def check(name: str) -> str:
+def check(name: str, error: type[Exception] = ValueError) -> str:
     """Returns a name that is a path below any folder.
 
     Raises:
-        ValueError: it is empty or absolute, or leads out of a folder, or has characters that no name needs.
+        error: it is empty or absolute, or leads out of a folder, or has characters that no name needs.
     """
     if {"", ".", ".."}.intersection(name.split("/")) or "\\" in name:
-        raise ValueError(f"the name {one_line(repr(name), 200)}: expected a name inside a folder")
+        raise error(f"the name {one_line(repr(name), 200)}: expected a name inside a folder")
     if CONTROLS.search(name):
-        raise ValueError(f"the name {one_line(repr(name), 200)}: expected a name of printable characters")
+        raise error(f"the name {one_line(repr(name), 200)}: expected a name of printable characters")
     return name
 
 
-def inside(folder: str | Path, name: str) -> Path:
-    """Returns the path of a file in a folder; raises a ValueError as `check`, and for a link that leads out of it."""
-    path, root = Path(folder, check(name)), os.path.realpath(folder)
+def inside(folder: str | Path, name: str, error: type[Exception] = ValueError) -> Path:
+    """Returns the path of a file in a folder; raises `error` as `check`, and for a link that leads out of it."""
+    path, root = Path(folder, check(name, error)), os.path.realpath(folder)
     if "/" in name or os.path.islink(path):
         snapshot = _SNAPSHOT.fullmatch(root)
         if not os.path.realpath(path).startswith(os.path.join(snapshot[1] if snapshot else root, "")):
-            raise ValueError(f"{path}: a symbolic link leads out of {folder}; put the file itself there")
+            raise error(f"{path}: a symbolic link leads out of {folder}; put the file itself there")
     return path
 
 
-def check_links(folder: str | Path) -> None:
-    """Raises a ValueError if a file in a folder is a link that leads out of it; see `inside`."""
+def check_links(folder: str | Path, error: type[Exception] = ValueError) -> None:
+    """Raises `error` if a file in a folder is a link that leads out of it; see `inside`."""
     if os.path.isdir(folder):
         for entry in os.scandir(folder):
             if entry.is_symlink() and entry.is_file():
-                inside(folder, entry.name)
+                inside(folder, entry.name, error)
 
 
 def check_address(address: str) -> None:

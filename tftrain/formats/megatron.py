@@ -137,10 +137,7 @@ def _file(folder: Path) -> Path:
     path = folder / "mp_rank_00" / FILE
     if not path.is_file():
         raise MissingModelError(f"{folder}: {_EXPECTED}")
-    try:
-        return names.inside(root, path.relative_to(root).as_posix())
-    except ValueError as error:
-        raise FormatError(str(error)) from error
+    return names.inside(root, path.relative_to(root).as_posix(), FormatError)
 
 
 def _model(content: Any, path: Path) -> tuple[ModelConfig, dict[str, Any]]:

@@ -119,10 +119,7 @@ def find(path: Path) -> Path:
 
 def _inside(folder: Path, path: Path) -> Path:
     """Returns a path in a folder; raises a FormatError if a link leads out of that."""
-    try:
-        return names.inside(folder, path.relative_to(folder).as_posix())
-    except ValueError as error:
-        raise FormatError(str(error)) from error
+    return names.inside(folder, path.relative_to(folder).as_posix(), FormatError)
 
 
 def _model(config: Any, path: str) -> ModelConfig:

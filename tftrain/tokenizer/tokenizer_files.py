@@ -74,12 +74,9 @@ def read(folder: Path) -> Tokenizer | None:
     Raises:
         FormatError: a file is damaged or a link that leads out, or this project does not have such a tokenizer.
     """
-    try:
-        names.check_links(folder)
-        for file in (folder / CHAT_TEMPLATES).glob("*.jinja"):
-            names.inside(folder, f"{CHAT_TEMPLATES}/{file.name}")
-    except ValueError as error:
-        raise FormatError(str(error)) from error
+    names.check_links(folder, FormatError)
+    for file in (folder / CHAT_TEMPLATES).glob("*.jinja"):
+        names.inside(folder, f"{CHAT_TEMPLATES}/{file.name}", FormatError)
     settings = read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
     kind = settings.get("tokenizer_type") or _kind(folder)
     if kind is None:
