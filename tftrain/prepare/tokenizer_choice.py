@@ -13,7 +13,6 @@ from tftrain.data import manifest
 from tftrain.families.bert import NORMALIZATION
 from tftrain.files import strict_json
 from tftrain.files.errors import DataError
-from tftrain.files.reading import read_small
 from tftrain.prepare import shards
 from tftrain.prepare.objective import PrepareObjective
 from tftrain.prepare.spool import Spool
@@ -22,7 +21,7 @@ from tftrain.tokenizer import accents, pipelines, words
 from tftrain.tokenizer.added_tokens import with_added
 from tftrain.tokenizer.alphabet import joiner_warnings, lost_scripts, vocabulary_warnings
 from tftrain.tokenizer.byte_pairs import learn_byte_pairs, read_byte_pairs
-from tftrain.tokenizer.roles import MAX_BYTES, SETTINGS
+from tftrain.tokenizer.roles import SETTINGS, read_object
 from tftrain.tokenizer.tokenizer_model import Tokenizer
 from tftrain.tokenizer.vocabulary import LIBRARY, SPECIAL_TOKENS, Vocabulary, read_file, read_vocabulary
 
@@ -91,19 +90,14 @@ def _read_wordpiece(config: PrepareConfig) -> Tokenizer:
 
 def _recorded_beside(vocab_file: str) -> bool | None:
     """Returns what the tokenizer's settings or the manifest beside a vocabulary say of accents; None: nothing."""
+    folder = os.path.dirname(vocab_file)
     for name in (SETTINGS, manifest.NAME):
-        path = os.path.join(os.path.dirname(vocab_file), name)
-        try:
-            content = strict_json.parse(read_small(path, MAX_BYTES))
-            recorded = content.get("strip_accents") if isinstance(content, dict) else None
+        if content := read_object(folder, name):
+            recorded = content.get("strip_accents")
             if not isinstance(recorded, bool | None):
-                raise ValueError(f"strip_accents is {strict_json.shown(recorded)}, no boolean")
-        except FileNotFoundError:
-            continue
-        except (OSError, ValueError) as error:
-            remedy = "it says how the text of --vocab_file is normalized: correct it, or give --strip_accents"
-            raise DataError(f"{path}: {error}; {remedy}") from error
-        return recorded
+                fault = f"strip_accents is {strict_json.shown(recorded)}, no boolean"
+                raise DataError(f"{os.path.join(folder, name)}: {fault}; correct it, or give --strip_accents")
+            return recorded
     return None
 
 
