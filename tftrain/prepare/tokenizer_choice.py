@@ -1,7 +1,4 @@
-"""The tokenizer of a preparation: read from `--vocab_file`, or learned from the training split.
-
-sentencepiece is loaded when it is needed.
-"""
+"""The tokenizer of a preparation: read from `--vocab_file`, or learned from the training split."""
 
 import logging
 import os
@@ -17,7 +14,7 @@ from tftrain.prepare import shards
 from tftrain.prepare.objective import PrepareObjective
 from tftrain.prepare.spool import Spool
 from tftrain.prepare.workers import Workers, progress
-from tftrain.tokenizer import accents, pipelines, words
+from tftrain.tokenizer import accents, pipelines, vocabulary_learner, words
 from tftrain.tokenizer.added_tokens import with_added
 from tftrain.tokenizer.alphabet import joiner_warnings, lost_scripts, vocabulary_warnings
 from tftrain.tokenizer.byte_pairs import learn_byte_pairs, read_byte_pairs
@@ -61,10 +58,8 @@ def read(config: PrepareConfig) -> Tokenizer | None:
                 f"of these roles, such as {' '.join(SPECIAL_TOKENS)}, for --objective=masked"
             )
         return _tokenizer(config, vocabulary, model)
-    from tftrain.tokenizer.vocabulary_learner import sentencepiece_vocabulary
-
     model = read_file(config.vocab_file, "expected a sentencepiece model")
-    return _tokenizer(config, sentencepiece_vocabulary(model, config.vocab_file), model)
+    return _tokenizer(config, vocabulary_learner.sentencepiece_vocabulary(model, config.vocab_file), model)
 
 
 def _read_wordpiece(config: PrepareConfig) -> Tokenizer:
@@ -140,8 +135,6 @@ def _learn_from_words(config: PrepareConfig, spool: Spool, size: int, workers: W
     if config.resolved_normalization == "nfkc":
         workers.load("tftrain.tokenizer.tensorflow_text")
     with progress("learn vocabulary") as advance:
-        from tftrain.tokenizer import vocabulary_learner
-
         if config.tokenizer_type != "wordpiece":
             is_library = config.tokenizer_type in LIBRARY
             learner = vocabulary_learner.learn_unigram if is_library else vocabulary_learner.learn_sentencepiece

@@ -15,14 +15,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from tftrain.files import strict_json
 from tftrain.files.errors import DataError
 from tftrain.tokenizer.pipelines import encode, library, prepared, vocabulary_of
-from tftrain.tokenizer.vocabulary import (
-    END_OF_TEXT,
-    LONGEST_TOKEN,
-    Vocabulary,
-    byte_characters,
-    read_file,
-    read_text,
-)
+from tftrain.tokenizer.vocabulary import END_OF_TEXT, LONGEST_TOKEN, Vocabulary, byte_characters, read_file, read_text
 
 # One printable character for each byte.
 ALPHABET = tuple(sorted(byte_characters()))
