@@ -41,11 +41,7 @@ _BUFFERS = (".position_ids", ".token_type_ids", ".attn.bias", ".masked_bias", "i
 
 
 def read(folder: Path, allow_pickle: bool = False) -> Weights:
-    """Opens a model; with `allow_pickle` also from pytorch_model.bin where there is no safetensors file.
-
-    Raises:
-        FormatError: a file is missing or damaged, or the model is not one that this project has.
-    """
+    """Opens a model, see `registry`; with `allow_pickle` also one without a safetensors file, of pytorch_model.bin."""
     modules = sentence_transformers.read(folder)
     folder = modules.transformer
     config = _config(folder)
@@ -163,17 +159,7 @@ def _open(folder: Path, allow_pickle: bool) -> list[SafetensorsFile | _Pickle]:
 def write(
     folder: Path, weights: Weights, architecture: str | None = None, max_shard_bytes: float = math.inf
 ) -> Iterable[str]:
-    """Writes a model into an empty folder, for vectors with the files of sentence-transformers.
-
-    Returns the names of the variables that its class has.
-
-    Args:
-        architecture: a name of transformers; by default the largest whose heads are all there.
-        max_shard_bytes: most bytes of tensors in a file.
-
-    Raises:
-        FormatError: transformers has no such model.
-    """
+    """Writes a model, see `registry.write_weights`; for vectors with the files of sentence-transformers."""
     model = weights.model
     hugging_face_config.require(model, "transformers", ("pre",) if model.is_causal else ("pre", "post"))
     own = type_of(model)

@@ -91,11 +91,7 @@ _NOTE = (
 
 
 def read(folder: Path) -> Weights:
-    """Opens a model.
-
-    Raises:
-        FormatError: a file is missing or damaged, or the model is not one that this project has.
-    """
+    """Opens a model, see `registry`."""
     path = _file(folder)
     content = TorchFile(path)
     model, arguments = _model(content.content, path)
@@ -215,11 +211,7 @@ def _padded(theirs: str, variable: Variable, rows: int) -> Link:
 
 
 def write(folder: Path, weights: Weights) -> Iterable[str]:
-    """Writes a model with the heads that are there; returns the names of all variables.
-
-    Raises:
-        FormatError: Megatron-LM has no such model.
-    """
+    """Writes a model with the heads that are there, see `registry`."""
     model = weights.model
     hugging_face_config.require(model, "Megatron-LM", ("pre",))
     rows = -(-model.vocab_size // _VOCABULARY_UNIT) * _VOCABULARY_UNIT

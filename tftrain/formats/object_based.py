@@ -62,11 +62,7 @@ def _links(library: Library, model: ModelConfig, parts: Iterable[str]) -> list[L
 
 
 def read(library: Library, folder: Path) -> Weights:
-    """Opens a model.
-
-    Raises:
-        FormatError: a file is missing or damaged, or the model is not one that this project has.
-    """
+    """Opens a model, see `registry`."""
     from tftrain.formats.tf_checkpoint import TfCheckpoint
 
     model, own_tokenizer = tf1.read_model(folder)
@@ -117,14 +113,7 @@ def begins(names: Iterable[str], anchor: str) -> str | None:
 
 
 def write(library: Library, folder: Path, weights: Weights, architecture: str | None = None) -> Iterable[str]:
-    """Writes a model into an empty folder; returns the names of the variables that are in it.
-
-    Args:
-        architecture: a class of the library; by default the one with heads if all are there.
-
-    Raises:
-        FormatError: the library has no such model.
-    """
+    """Writes a model, see `registry.write_weights`; by default as the class with heads if all are there."""
     import tensorflow as tf
 
     from tftrain.formats import tf_checkpoint

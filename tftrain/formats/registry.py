@@ -1,4 +1,12 @@
-"""The formats by name: what reads and what writes each of them. A format's libraries are loaded when it is used."""
+"""The formats by name: what reads and what writes each of them. A format's libraries are loaded when it is used.
+
+The module of a format has three functions. Each raises a FormatError that names the file or the flag.
+
+    read: opens a model in a folder; refuses damaged files, and models that this project does not have.
+    read_model: returns the model and the tokenizer in a folder. It reads no tensor and loads no TensorFlow.
+    write: writes a model into an empty folder; refuses models that the format does not have. It returns the names of
+        the variables for which the format has a place.
+"""
 
 import math
 from importlib import import_module
@@ -54,11 +62,7 @@ def open_weights(source: Place, allow_pickle: bool = False, weights: str = "trai
 
 
 def model_of(source: Place) -> tuple[ModelConfig, Tokenizer | None]:
-    """Returns the model and the tokenizer at a place. It reads no tensor and loads no TensorFlow.
-
-    Raises:
-        FormatError, CheckpointError: they can't be read; the message names the file.
-    """
+    """Returns the model and the tokenizer at a place; raises FormatError or CheckpointError."""
     return _module(source.format).read_model(Path(source.path))
 
 

@@ -49,11 +49,7 @@ _NAMES = Names(_SCOPES | _BIASES, _LEAVES, _kernel)
 
 
 def read(folder: Path) -> Weights:
-    """Opens a model.
-
-    Raises:
-        FormatError: a file is missing or damaged, or the model is not one that this project has.
-    """
+    """Opens a model, see `registry`."""
     from tftrain.formats.tf_checkpoint import TfCheckpoint
 
     model, own_tokenizer = read_model(folder)
@@ -84,11 +80,7 @@ def links_of(model: ModelConfig) -> list[Link]:
 
 
 def write(folder: Path, weights: Weights) -> Iterable[str]:
-    """Writes a model with the heads that are there; returns the names of all variables.
-
-    Raises:
-        FormatError: the original BERT has no such model.
-    """
+    """Writes a model with the heads that are there, see `registry`."""
     from tftrain.formats import tf_checkpoint
 
     write_config(folder, weights.model)
@@ -98,11 +90,7 @@ def write(folder: Path, weights: Weights) -> Iterable[str]:
 
 
 def write_config(folder: Path, model: ModelConfig) -> None:
-    """Writes bert_config.json.
-
-    Raises:
-        FormatError: the original BERT has no such model.
-    """
+    """Writes bert_config.json; raises a FormatError if the original BERT has no such model."""
     hugging_face_config.require(model, "TensorFlow libraries", ("post",))
     for name, only in (("gelu_form", "tanh"), ("layer_norm_epsilon", _EPSILON)):
         if getattr(model, name) != only:
