@@ -22,11 +22,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def export(config: ExportConfig) -> None:
-    """Writes the model into a folder that appears when it is complete, and prints what it is and how it compares.
-
-    Raises:
-        RunError, OSError: the message names the file or the flag.
-    """
+    """Writes the model, see `exported_folder.write`."""
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     with log.loading():
         from tftrain.inference.serving import exported_folder

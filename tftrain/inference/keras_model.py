@@ -137,12 +137,7 @@ def features(inputs: Any) -> dict[str, tf.Tensor]:
 
 
 def load(source: str, rank: int | None, values: Mapping[str, Any]) -> KerasModel:
-    """Returns the model at a place, see `tftrain.load`; `values` are flags by name.
-
-    Raises:
-        ConfigError: with all wrong flags.
-        FormatError, CheckpointError: the weights can't be read, or lack a head that the task needs.
-    """
+    """Returns the model at a place, see `tftrain.load`; `values` are flags by name."""
     values = {name: str(value).lower() if isinstance(value, bool) else value for name, value in values.items()}
     argv = flags.command_line("tftrain.load", TrainConfig, {**values, "init_checkpoint": _with_format(source)})
     config, problems, named = flags.read(TrainConfig, argv)

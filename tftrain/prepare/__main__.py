@@ -32,11 +32,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def prepare(config: PrepareConfig) -> None:
-    """Prepares a data set, and logs its size.
-
-    Raises:
-        DataError, OSError: the message names the file or the flag.
-    """
+    """Prepares a data set, see `preparation.prepare`, and logs its size."""
     from tftrain.prepare import preparation
 
     result = preparation.prepare(config)
