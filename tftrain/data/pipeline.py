@@ -80,12 +80,11 @@ def ramped_batches(
     steps: int,
     left_out: LeftOut = NOTHING,
 ) -> Iterator[Batch]:
-    """Yields this rank's part of `steps` global batches whose size follows a ramp.
+    """Yields this rank's part of `steps` global batches whose size follows a ramp, see `train_batches`.
 
     Args:
         first_sample: global number of the first sample, which determines the size of the first batch.
         share: maps the size of a global batch to this rank's samples, [start, stop).
-        left_out: see `train_batches`.
     """
     stages = ramp.stages(first_sample)
     for stage, end in zip(stages, [*(stage.first_step for stage in stages[1:]), steps], strict=True):
@@ -100,14 +99,11 @@ def eval_batches(
 ) -> tf.data.Dataset:
     """Returns this rank's part of one pass over the held-out examples, in file order; their masks are always the same.
 
-    The elements are as those of `train_batches`. Every rank has the same number of batches. The last batch of a part is
-    filled up with examples of example_weights 0 and, if there are masks, masked_lm_weights 0.
+    Elements and arguments are as those of `train_batches`. Every rank has the same number of batches. The last batch of
+    a part is filled up with examples of example_weights 0 and, if there are masks, masked_lm_weights 0.
 
     Args:
         source: the examples, opened with split "eval".
-        data: data_readers is the number of threads that read and decode.
-        global_batch_size: examples of one batch over all ranks.
-        start, stop: this rank's examples of each batch.
         parts: numbers of the rows to read, however batches divide them; each part begins a batch. By default all.
     """
     parts = parts or [range(source.num_examples)]
