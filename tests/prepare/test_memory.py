@@ -22,6 +22,7 @@ import resource, sys
 import pyarrow
 from tftrain.config.prepare import PrepareConfig
 from tftrain.prepare import arrow_tables, corpus_chunks, preparation
+from tftrain.prepare.objectives import objective_of
 from tftrain.prepare.workers import Workers
 
 path, folder, megabytes, vocab_file = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:]
@@ -35,7 +36,7 @@ if vocab_file:
     print(preparation.prepare(config).documents)
 else:
     with Workers(1) as workers:
-        print(corpus_chunks.read_corpus(config, folder, [path], workers, 0)[1])
+        print(corpus_chunks.read_corpus(objective_of(config), folder, [path], workers)[1])
 """
 
 

@@ -13,8 +13,7 @@ import os
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -25,6 +24,7 @@ from tftrain.files.errors import DataError
 from tftrain.prepare import builtin_corpus, near_duplicates, sources
 from tftrain.prepare.duplicates import ParagraphIndex, find_duplicates
 from tftrain.prepare.near_duplicates import find_pairs, joined
+from tftrain.prepare.objective import PrepareObjective
 from tftrain.prepare.sources import Document, FilePart, SourceNotes
 from tftrain.prepare.spool import Spool
 from tftrain.prepare.workers import Workers
@@ -80,14 +80,7 @@ def spool_documents(spool: Spool, path: str, first: int) -> dict[str, int]:
         return spool.add((number, text, identity) for number, (text, identity) in documents if text)
 
 
-def read_corpus(
-    config: PrepareConfig,
-    work: str,
-    inputs: list[str],
-    workers: Workers,
-    smallest_chunk: int,
-    split: Callable[[str], list[str]] | None = None,
-) -> tuple[Spool, int, int]:
+def read_corpus(objective: PrepareObjective, work: str, inputs: list[str], workers: Workers) -> tuple[Spool, int, int]:
     """Reads all documents into chunks, and finds the duplicate paragraphs.
 
     Returns the spool, the number of documents, and that of the bad rows that were left out.
@@ -98,18 +91,17 @@ def read_corpus(
     Args:
         work: an empty folder for the chunks.
         inputs: the files, unless the corpus is the built-in one.
-        smallest_chunk: bytes of text that the chunks of a small corpus should have at least.
-        split: see `Spool`.
 
     Raises:
         DataError: there is no document, or a split that is wanted stays empty, or a file can't be read.
     """
+    config = objective.config
     os.makedirs(folder := os.path.join(work, "text"))
     texts = _read_builtin(config, folder, workers) if config.builtin_corpus else _read(config, folder, inputs, workers)
     firsts = [0, *itertools.accumulate(text.documents for text in texts)]  # the number of documents before each file
     bad_rows = sum(text.bad_rows for text in texts)
     for attempt in range(_SPLIT_ATTEMPTS):
-        spool = replace(_make_spool(config, work, texts, attempt, smallest_chunk), split=split)
+        spool = _make_spool(objective, work, texts, attempt)
         tasks = [(spool, text.path, first) for text, first in zip(texts, firsts[:-1], strict=True)]
         counts = sum(map(Counter, workers.run("distribute documents", spool_documents, tasks)), Counter())
         if not counts:
@@ -162,21 +154,23 @@ def source(config: PrepareConfig) -> str:
     return "--builtin_corpus" if config.builtin_corpus else f"--input_files={','.join(config.input_files)}"
 
 
-def _make_spool(config: PrepareConfig, work: str, texts: list[Copied], attempt: int, smallest_chunk: int) -> Spool:
+def _make_spool(objective: PrepareObjective, work: str, texts: list[Copied], attempt: int) -> Spool:
     """Returns a spool with empty folders."""
+    config = objective.config
     size, documents = sum(text.bytes for text in texts), sum(text.documents for text in texts)
     folder, paragraphs, bands = (os.path.join(work, f"{name}-{attempt}") for name in ("spool", "paragraphs", "bands"))
     for path in (folder, paragraphs, bands):
         os.makedirs(path)
     share, seed = min(0.5, config.eval_fraction * 2**attempt), config.seed + (attempt << 31)
     large = -(-size // int(config.shard_mb * _MB))
-    small = min(_SMALL_CHUNKS, -(-size // max(_SMALL_CHUNK_BYTES, smallest_chunk)))
+    small = min(_SMALL_CHUNKS, -(-size // max(_SMALL_CHUNK_BYTES, objective.smallest_chunk())))
     # The built-in corpus has no duplicate paragraphs, and those of verbatim documents are lines, which stay.
     drops = config.deduplicate != "none" and not config.builtin_corpus and config.document_separator != "verbatim"
     index = ParagraphIndex.for_text(paragraphs, size) if drops else None
     band_bytes = near_duplicates.DOCUMENT_BYTES * documents
     near = ParagraphIndex.for_text(bands, band_bytes) if config.deduplicate == "near" else None
-    return Spool(folder, seed, share, max(1, large, small), max(1, -int(-large * share // 1)), index, near)
+    chunks = max(1, large, small), max(1, -int(-large * share // 1))  # training and held out
+    return Spool(folder, seed, share, *chunks, index, near, objective.split)
 
 
 def _find_duplicates(spool: Spool, workers: Workers) -> None:

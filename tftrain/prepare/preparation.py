@@ -69,8 +69,7 @@ def prepare(config: PrepareConfig) -> Manifest:
                 config, shards_of, counted = records.adopt(config, work, tokenizer, workers)
                 new_manifest = _manifest(objective_of(config), work, 0, tokenizer, counted, shards_of)
             else:
-                smallest, split = objective.smallest_chunk(), objective.split
-                spool, documents, bad_rows = corpus_chunks.read_corpus(config, work, inputs, workers, smallest, split)
+                spool, documents, bad_rows = corpus_chunks.read_corpus(objective, work, inputs, workers)
                 tokenizer = tokenizer or tokenizer_choice.learn(objective, spool, workers)
                 new_manifest = _write(objective, work, spool, documents, tokenizer, workers)
         if config.skip_unreadable:
