@@ -49,8 +49,8 @@ def frame(payload: bytes) -> bytes:
     return b"".join((length, _FOOTER.pack(masked_crc(length)), payload, _FOOTER.pack(masked_crc(payload))))
 
 
-def write_records(path: str, payloads: Iterable[bytes]) -> int:
-    """Writes a TFRecord file and its index. Returns the number of records."""
+def write_records(path: str, payloads: Iterable[bytes]) -> None:
+    """Writes a TFRecord file and its index."""
     offsets = [0]
     with open(path, "wb") as file:
         for payload in payloads:
@@ -58,7 +58,6 @@ def write_records(path: str, payloads: Iterable[bytes]) -> int:
             file.write(record)
             offsets.append(offsets[-1] + len(record))
     write_index(path, np.array(offsets, np.uint64))
-    return len(offsets) - 1
 
 
 def match_files(pattern: str, flag: str) -> list[str]:

@@ -26,8 +26,8 @@ _WORDS_OF_BERT = {
 }
 
 
-def write(folder: Path, tokenizer: Tokenizer, longest: int | None = None) -> list[str]:
-    """Writes the files of a tokenizer as Hugging Face's transformers read them, and returns their names.
+def write(folder: Path, tokenizer: Tokenizer, longest: int | None = None) -> None:
+    """Writes the files of a tokenizer as Hugging Face's transformers read them.
 
     A vocabulary of byte-level BPE is `tokenizer.json`; that of WordPiece is `vocab.txt`, as in the original BERT, with
     added tokens in `tokenizer.json`. `longest` is the number of tokens of the model's longest text.
@@ -63,7 +63,6 @@ def write(folder: Path, tokenizer: Tokenizer, longest: int | None = None) -> lis
         files[MODEL_FILES[kind]] = tokenizer.model
     for name, content in files.items():
         (folder / name).write_bytes(content)
-    return sorted(files)
 
 
 def read(folder: Path) -> Tokenizer | None:
