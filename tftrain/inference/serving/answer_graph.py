@@ -10,9 +10,9 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tftrain.finetune.squad import longest_query
-from tftrain.inference.serving.text_graph import TextGraph
+from tftrain.inference.serving.signature import ServedModel
 from tftrain.inference.serving.word_span_graph import Words, WordSpanGraph, characters
-from tftrain.inference.trained_model import TrainedModel, answer_settings, encoder_batch
+from tftrain.inference.trained_model import answer_settings, encoder_batch
 from tftrain.model.transformer import Transformer
 from tftrain.tokenizer.roles import Roles
 
@@ -31,15 +31,13 @@ class Windows(NamedTuple):
 
 
 class AnswerGraph:
-    """Answers questions, with a model for question_answering and its tokenizer as a graph.
+    """Answers questions, with a model for question_answering and its tokenizer as a graph."""
 
-    `TaskPredictions` describes the other arguments.
-    """
-
-    def __init__(self, model: TrainedModel, text: TextGraph, null_score_threshold: float | None, n_best: int):
-        self._settings = answer_settings(model, null_score_threshold, n_best)
-        self._has_null = null_score_threshold is not None
-        self._network, self._text, self._max_seq_length = model.network, text, model.max_seq_length
+    def __init__(self, source: ServedModel):
+        model, self._text = source.model, source.text
+        self._settings = answer_settings(model, source.null_score_threshold, source.top_k)
+        self._has_null = source.null_score_threshold is not None
+        self._network, self._max_seq_length = model.network, model.max_seq_length
         vocabulary = model.tokenizer.vocabulary
         self._spans = WordSpanGraph(vocabulary.tokenizer_type)
         self._roles, self._padding_id = vocabulary.roles, vocabulary.padding_id

@@ -234,7 +234,7 @@ def _answer_text(source: ServedModel) -> Signature | None:
     """Questions and contexts to answers, with their places in the context; see `AnswerGraph`."""
     if source.text is None or source.model.config.task != "question_answering":
         return None
-    return Signature(AnswerGraph(source.model, source.text, source.null_score_threshold, source.top_k), QUESTION)
+    return Signature(AnswerGraph(source), QUESTION)
 
 
 OF_DECODERS: dict[str, Builder] = {
