@@ -38,7 +38,7 @@ def saved(tmp_path):
                 piece = TensorSlice.block(name, value.shape, states.NAMES[value.dtype], elements=cut)
                 owned.append(TensorData(piece, value.reshape(-1)[slice(*cut)]))
         write(attempt, owned)
-    return complete(attempts[0], {"seed": 1}, 3, 0, 1, lambda: False)
+    return complete(attempts[0], {"seed": 1}, states.keep(3, 0), 1, lambda: False)
 
 
 def read_all(path):
