@@ -94,14 +94,6 @@ def test_it_is_evaluated_and_resumed(trained):
     done("started", f"--output_dir={folder} --max_steps=3 {given}")
 
 
-@pytest.mark.nightly  # Here, as in state/test_initial_weights.py.
-@pytest.mark.multirank
-def test_it_is_taken_as_initial_weights(trained, tmp_path):
-    folder, data = trained
-    flags = f"--data_dir={data} {' '.join(SMALL[-2:])} --output_dir={tmp_path}"
-    done("started", f"--init_checkpoint=tftrain:{folder} {flags}")
-
-
 @pytest.mark.slow
 @pytest.mark.multirank
 def test_it_is_predicted_exported_and_converted_without_its_levers(trained, tmp_path):

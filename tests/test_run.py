@@ -160,22 +160,6 @@ def test_a_checkpoint_of_another_model_is_refused(whole, tmp_path):
         train_alone(f"--output_dir={tmp_path}", "--hidden_size=64", f"--resume={path}")
 
 
-@pytest.mark.nightly  # `train/test_layouts` has more layouts, `test_scale` the program.
-@pytest.mark.slow
-@pytest.mark.multirank
-def test_losses_do_not_depend_on_the_number_of_ranks(tmp_path):
-    curves = {}
-    for ranks in (1, 2, 4):
-        folder = tmp_path / str(ranks)
-        settings = (f"--output_dir={folder}", "--global_batch_size=8", "--max_steps=20", "--eval_every=10")
-        run_ranks(ranks, ["-m", "tftrain.run", *SMALL, *settings], horovodrun=ranks == 2)
-        train, held_out = rows(folder)
-        curves[ranks] = [row["loss"] for row in train] + [row["eval_mlm_loss"] for row in held_out]
-    assert len(curves[1]) == 22
-    np.testing.assert_allclose(curves[2], curves[1], rtol=1e-4)
-    np.testing.assert_allclose(curves[4], curves[1], rtol=1e-4)
-
-
 def test_standard_records_train_and_a_damaged_one_ends_the_run_in_one_line(tmp_path):
     shard = tmp_path / "x.tfrecord"
     rng = np.random.default_rng(0)

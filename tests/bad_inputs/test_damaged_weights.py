@@ -85,10 +85,3 @@ def test_a_program_names_the_damaged_file_and_writes_nothing(program, damage, tr
     assert any(each.name in line and "traceback" not in line.lower() for line in lines for each in (first, second))
     written = [path for path in out.rglob("*") if path.is_file() and path.name != "run.lock"]
     assert not written, "nothing of damaged weights is written"
-
-
-# `test_every_lever` exports a run too.
-@pytest.mark.parametrize("program", ["predict", pytest.param("export", marks=pytest.mark.nightly), "convert"])
-def test_the_same_command_works_on_a_good_checkpoint(program, trained, prepared, tmp_path):
-    name, arguments = PROGRAMS[program]
-    assert programs.outcome(name, arguments, 0, {"run": str(trained), "out": str(tmp_path), "data": prepared})[0] == 0

@@ -36,13 +36,6 @@ def test_nothing_is_read_behind_two_dashes(tmp_path):
     assert expand(["program", "--", "--flagfile=none"]) == (["program", "--", "--flagfile=none"], [])
 
 
-def test_a_file_that_includes_itself_is_named(tmp_path):
-    one, two = tmp_path / "one", tmp_path / "two"
-    lines_of(one, f"--flagfile={two}")
-    lines_of(two, f"--flagfile={tmp_path}/./one")
-    assert f"--flagfile={tmp_path}/./one: the file includes itself, through {two}" in only_problem(f"--flagfile={one}")
-
-
 def test_files_that_name_others_twice_do_not_multiply(tmp_path):
     for number in range(40):
         lines_of(tmp_path / str(number), *[f"--flagfile={tmp_path / str(number + 1)}"] * 2)

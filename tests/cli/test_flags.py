@@ -61,13 +61,6 @@ def test_values_reach_their_section_with_their_type():
     assert (config.compute.sparse_as_dense, config.compute.precision, config.run.output_dir) == (False, "bf16", "o")
 
 
-def test_the_command_line_overrides_the_flagfile_before_it(tmp_path):
-    file = tmp_path / "x.flags"
-    file.write_text("# a comment\n--hidden_size=64\n--num_hidden_layers=3\n")
-    config = parse(f"--flagfile={file}", "--hidden_size=32")
-    assert (config.model.hidden_size, config.model.num_hidden_layers) == (32, 3)
-
-
 def test_every_problem_is_reported_at_once():
     found = problems_of("--max_steps=many", "--sparse_as_dense=perhaps", "--precison=bf16", "stray")
     assert len(found) == 4

@@ -5,7 +5,6 @@ import pytest
 import tensorflow as tf
 
 from tests.model.samples import (
-    VOCAB,
     assert_close,
     dropout_key,
     heads,
@@ -94,14 +93,6 @@ def test_stages_one_after_another_are_the_model(norm_position):
         x = model.run_blocks(x, batch, key, blocks)
     for staged, whole in zip(heads(model, x, batch), outputs(model, batch, key), strict=True):
         np.testing.assert_array_equal(staged, whole)
-
-
-def test_the_number_of_samples_may_be_unknown():
-    model, batch = small_model(small_config(hidden_dropout_prob=0.1)), small_batch()
-    signature = {name: tf.TensorSpec([None, *value.shape[1:]], value.dtype) for name, value in batch.items()}
-    run = tf.function(lambda batch: outputs(model, batch, dropout_key()), input_signature=[signature], autograph=False)
-    assert_close(run(batch).mlm_logits, outputs(model, batch, dropout_key()).mlm_logits, rtol=1e-5)
-    assert run(rows(batch, 0, 2)).mlm_logits.shape == [2, 4, VOCAB]
 
 
 def test_a_sequence_beyond_the_position_embedding_is_refused():

@@ -336,11 +336,6 @@ def test_peak_rates_of_known_gpus(name, precision, expected):
     assert cluster.peak_tflops(name, precision) == expected
 
 
-def test_a_process_knows_its_device():
-    assert devices.device_name()
-    assert cluster.peak_tflops(devices.device_name(), "fp32") is None
-
-
 @pytest.mark.slow
 def test_peak_memory_counts_what_was_held_in_gb_of_1e9_bytes():
     assert not tf.config.get_visible_devices("GPU")

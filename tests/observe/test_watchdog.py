@@ -126,13 +126,3 @@ sys.exit(run.main(["tftrain.run", *{[*ENDLESS[2:], "--step_timeout_seconds=10", 
         ranks.processes[1].send_signal(signal.SIGCONT)
         assert ranks.codes([1], 60) == [ExitCode.PEER_ENDED]
         assert "tftrain.run: rank 1: another rank ended" in ranks.output(1)
-
-
-@pytest.mark.multirank
-def test_a_rank_that_is_killed_ends_the_others(tmp_path):
-    with started_ranks(2, [*ENDLESS, f"--output_dir={tmp_path}"]) as ranks:
-        ranks.wait_for("samples/s")
-        ranks.processes[1].kill()
-        assert ranks.codes([0], 60) == [ExitCode.PEER_ENDED]
-        assert "tftrain.run: rank 0: another rank ended" in ranks.output(0)
-        assert "Traceback" not in ranks.output(0)

@@ -42,14 +42,6 @@ def test_a_file_with_impossible_values_is_refused(path, tmp_path):
         machine.read(wrong)
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [("NVIDIA H200", "h200"), ("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA A100-SXM4-80GB", "a100_80gb")],
-)
-def test_a_board_is_known_by_its_name(name, expected):
-    assert cluster.of_device(name).name == expected
-
-
 @pytest.mark.parametrize("name", ["NVIDIA GH200 480GB", "NVIDIA H100 PCIe", "NVIDIA H100 NVL"])
 def test_a_like_name_is_another_board(name):
     with pytest.raises(ConfigError, match=name):

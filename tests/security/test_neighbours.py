@@ -26,11 +26,10 @@ from tftrain.parallel.rendezvous import TOKEN, LauncherStore
 from tools import build_horovod
 
 NOBODY = 65534
+# With a group of ranks beside that of all, whose connections are its own, and a server of copies.
 LAYOUTS = {
     "plain": (),
-    "tensor parallel": ("--tensor_parallel_size=2",),
-    "pipeline": ("--pipeline_parallel_size=2", "--num_hidden_layers=2", "--grad_accum_steps=2"),
-    "copies in memory": ("--memory_checkpoint_steps=2",),
+    "tensor parallel, copies in memory": ("--tensor_parallel_size=2", "--memory_checkpoint_steps=2"),
 }
 
 

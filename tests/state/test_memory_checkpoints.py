@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import shutil
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +21,7 @@ from tftrain.checkpoint.memory_slot import RankCopy, newest_whole
 from tftrain.checkpoint.tensor_slice import TensorData
 from tftrain.config.fields import changed
 from tftrain.config.train import TrainConfig
+from tftrain.host.exit_codes import ExitCode
 from tftrain.parallel import collectives, neighbour
 from tftrain.parallel.mesh import Mesh
 from tftrain.state import memory_checkpoints, resume
@@ -366,7 +368,9 @@ def test_ranks_whose_peer_was_killed_go_on_from_memory(tmp_path, flags, again):
     with started_ranks(2, [*args, *flags, "--max_steps=1000000"]) as started:
         started.wait_for(f"{4 * every}/1000000", seconds=SECONDS)
         started.processes[1].kill()
-        started.codes([0, 1], SECONDS)
+        assert started.codes([0, 1], SECONDS) == [ExitCode.PEER_ENDED, -signal.SIGKILL]
+        assert "tftrain.run: rank 0: another rank ended" in started.output(0)
+        assert "Traceback" not in started.output(0)
     last = len(losses(tmp_path))
     flags = flags if again > 1 else ()
     with started_ranks(again, [*args, *flags, f"--max_steps={last + 3}"]) as started:

@@ -128,13 +128,6 @@ def _quick(monkeypatch):
     monkeypatch.setattr(elastic, "FINAL_SECONDS", 0.2)
 
 
-def test_a_run_that_is_done_ends_on_all_hosts(tmp_path):
-    job = Job(tmp_path, ["a", "b"])
-    job.await_starts(("0", "2"), ("1", "2"))
-    job.end_all()
-    assert job.finish() == {"a": 0, "b": 0}
-
-
 @pytest.mark.parametrize("code", [-9, ExitCode.PEER_ENDED, ExitCode.STALLED])
 def test_a_lost_child_starts_again_and_children_that_hang_meanwhile_as_well(tmp_path, code):
     job = Job(tmp_path, ["a", "b", "c"])
@@ -145,23 +138,14 @@ def test_a_lost_child_starts_again_and_children_that_hang_meanwhile_as_well(tmp_
     assert job.finish() == {"a": 0, "b": 0, "c": 0}
 
 
-def test_what_was_saved_is_resumed_whatever_the_first_start_was_to_resume(tmp_path, monkeypatch):
+@pytest.mark.parametrize("saves", [True, False], ids=["training", "evaluation"])
+def test_a_training_resumes_what_it_saved_and_an_evaluation_keeps_its_checkpoint(tmp_path, monkeypatch, saves):
     monkeypatch.setattr(elastic.folder, "find", lambda output_dir: [tmp_path / "step_00000010"])
+    monkeypatch.setattr(elastic, "Supervisor", functools.partial(elastic.Supervisor, saves=saves))
     job = Job(tmp_path, ["a"])
     job.await_starts(("0", "1"))
     job.end("a", -9)
-    job.await_starts(("0", "1", "--resume=auto"))
-    job.end_all()
-    assert job.finish() == {"a": 0}
-
-
-def test_an_evaluation_that_starts_again_evaluates_the_same_checkpoint(tmp_path, monkeypatch):
-    monkeypatch.setattr(elastic.folder, "find", lambda output_dir: [tmp_path / "step_00000010"])
-    monkeypatch.setattr(elastic, "Supervisor", functools.partial(elastic.Supervisor, saves=False))
-    job = Job(tmp_path, ["a"])
-    job.await_starts(("0", "1"))
-    job.end("a", -9)
-    job.await_starts(("0", "1"))
+    job.await_starts(("0", "1", *(["--resume=auto"] if saves else [])))
     job.end_all()
     assert job.finish() == {"a": 0}
 

@@ -6,8 +6,7 @@ import tensorflow as tf
 
 from tests.checkpoint import states
 from tests.kit import corpora
-from tests.kit.ranks import run_ranks
-from tests.kit.runs import configured, losses, rows, train_alone
+from tests.kit.runs import configured, rows, train_alone
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.config.prepare import PrepareConfig
 from tftrain.data import pipeline
@@ -84,11 +83,3 @@ def test_rows_count_the_positions_that_were_computed(whole):
 def test_a_resumed_run_is_bitwise_the_uninterrupted_one(flags, whole, tmp_path):
     train_alone(*flags, f"--output_dir={states.begun_from(checkpoints.find(whole)[0], tmp_path)}")
     states.assert_same_end(tmp_path, whole)
-
-
-@pytest.mark.multirank
-@pytest.mark.nightly  # The batches are compared above, layouts in `test_layouts`.
-@pytest.mark.parametrize("layout", ["--pipeline_parallel_size=2", "--tensor_parallel_size=2"])
-def test_two_ranks_have_the_losses_of_one(flags, whole, tmp_path, layout):
-    run_ranks(2, ["-m", "tftrain.run", *flags, layout, f"--output_dir={tmp_path}"])
-    np.testing.assert_allclose(losses(tmp_path), losses(whole), rtol=1e-4)

@@ -282,13 +282,6 @@ def test_a_table_that_can_not_be_reported_does_not_keep_the_others_from_it(bench
     assert {path.name for path in tmp_path.glob("*.html")} == {"gpt_zero_stage.html"}
 
 
-def test_the_list_of_one_table_names_no_other(capsys):
-    assert program.main(["bench", "--list", "--table=deeper"]) == 0
-    listed = capsys.readouterr().out
-    assert "deeper/13" in listed
-    assert "kernels" not in listed
-
-
 def test_ranks_share_the_memory_that_is_free(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(host, "available_memory_gb", lambda: 20.0)
