@@ -1,9 +1,8 @@
-"""Fuzz targets of what strangers publish: listings, torch's files, archives, tables of columns, chat templates."""
+"""Fuzz targets of what strangers publish: torch's files, archives, tables of columns, chat templates."""
 
 import argparse
 import gzip
 import io
-import json
 import os
 import tarfile
 import zipfile
@@ -13,56 +12,10 @@ import numpy as np
 from tests.fuzz.harness import Target
 from tests.fuzz.mutations import mutate
 from tftrain.config.prepare import PrepareConfig
-from tftrain.files import addresses
 from tftrain.files.errors import DataError, FormatError
 from tftrain.formats import torch_file
 
 WORDS = ["the cat sat on the mat.", "a dog.", "", "\u00e9t\u00e9", "x" * 300]
-
-
-class Listing(Target):
-    """Names that a server lists: each stays inside the folder, or the listing is an OSError."""
-
-    name, clean = "listing", (OSError,)
-    parts = (
-        "a",
-        "b.txt",
-        "..",
-        ".",
-        "",
-        "/",
-        "\\",
-        "\0",
-        "\x1b[2J",
-        "\u202e",
-        "c:",
-        "~",
-        "%2e%2e",
-        "x" * 300,
-        "precious",
-    )
-
-    def begin(self):
-        addresses._WAITS = ()
-
-    def damage(self, rng, folder):
-        names = ["/".join(map(str, rng.choice(self.parts, rng.integers(1, 6)))) for _ in range(rng.integers(1, 4))]
-        (folder / "names").write_text(json.dumps(names))
-        return ""
-
-    def use(self, folder):
-        import fsspec
-        from fsspec.implementations.memory import MemoryFile
-
-        system = fsspec.filesystem("memory")
-        system.store.clear()
-        for name in json.loads((folder / "names").read_text()):
-            path = f"/bucket/model/{name}"
-            system.store[path] = MemoryFile(system, path, b"x")
-        for name in addresses.listing("memory://bucket/model"):
-            assert not any(ord(letter) < 32 or ord(letter) == 127 for letter in name), ascii(name)
-            assert "\\" not in name
-            assert all(part not in ("", ".", "..") for part in name.split("/")), name
 
 
 class TorchFile(Target):

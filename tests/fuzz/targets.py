@@ -8,8 +8,7 @@ TARGETS = {
         *(data_targets.Records, data_targets.PreparedRecords, data_targets.Sequences, data_targets.Index),
         *(data_targets.DataManifest, data_targets.VocabularyFile, data_targets.SentencepieceModel),
         *(data_targets.BytePairs, flag_targets.Flagfile, checkpoint_targets.CheckpointManifest),
-        *(checkpoint_targets.Safetensors, stranger_targets.Listing, stranger_targets.TorchFile),
-        *(stranger_targets.Archive, stranger_targets.ParquetFile, stranger_targets.ArrowFile),
-        stranger_targets.ChatTemplate,
+        *(checkpoint_targets.Safetensors, stranger_targets.TorchFile, stranger_targets.Archive),
+        *(stranger_targets.ParquetFile, stranger_targets.ArrowFile, stranger_targets.ChatTemplate),
     )
 }

@@ -22,7 +22,7 @@ def with_changes(config, optimizer="reference_lamb", compute=(), **model):
     )
 
 
-def assert_alike(config, fused, rtol=1e-5):
+def assert_alike(config, fused, rtol):
     run, infos = trained(with_changes(config, **fused))
     reference, expected = trained(config)
     np.testing.assert_allclose(norms(infos), norms(expected), rtol=rtol)
@@ -31,50 +31,26 @@ def assert_alike(config, fused, rtol=1e-5):
         assert_same_weights(run, reference, rtol)
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("lever", FUSED)
-def test_each_fused_op_alone(lever):
-    assert_alike(BASE, {lever: "fused"})
+EVERY = {**FUSED, "optimizer": "fused_lamb"}
+ERF = {"activation": "geglu", "gelu_form": "erf", "norm_position": "pre", "use_bias_in_keys": False}
+XLA, BF16, FP16 = {"jit_compile": "true"}, {"precision": "bf16"}, {"precision": "fp16"}
+ALONE = [({"optimizer": f"reference_{rule}"}, {"optimizer": f"fused_{rule}"}, 1) for rule in ("lamb", "adamw")]
+ALONE += [({}, {lever: "fused"}, 1) for lever in FUSED]
+# The fused ops round less often than the composition does.
+NIGHTLY = [*ALONE, *(({"compute": compute}, {"attn_impl": "flash"}, 1) for compute in ({}, XLA))]
+NIGHTLY += [({}, EVERY, 3), (ERF, EVERY, 3), *(({"compute": compute}, EVERY, 1) for compute in (BF16, FP16))]
 
 
 @pytest.mark.parametrize(
-    ("jit", "precision"),
+    ("model", "fused", "steps"),
     [
-        pytest.param("false", "fp32", marks=pytest.mark.nightly),
-        pytest.param("true", "fp32", marks=pytest.mark.nightly),
-        ("false", "bf16"),
+        ({"compute": XLA}, EVERY, 1),
+        ({"compute": BF16}, {"attn_impl": "flash"}, 1),
+        *(pytest.param(*each, marks=pytest.mark.nightly) for each in NIGHTLY),
     ],
+    ids=str,
 )
-def test_flash_attention(jit, precision):
-    config = with_changes(BASE, compute={"jit_compile": jit, "precision": precision})
-    assert_alike(config, {"attn_impl": "flash"}, rtol={"fp32": 1e-5, "bf16": 8 * 2**-8}[precision])
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    "model",
-    [
-        {},
-        {"activation": "geglu", "gelu_form": "erf", "norm_position": "pre", "use_bias_in_keys": False},
-    ],
-)
-def test_all_fused_ops_with_accumulation(model):
-    assert_alike(accumulating(3, with_changes(BASE, **model)), {**FUSED, "optimizer": "fused_lamb"})
-
-
-def test_all_fused_ops_under_xla():
-    assert_alike(with_changes(BASE, compute={"jit_compile": "true"}), {**FUSED, "optimizer": "fused_lamb"})
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("rule", ["lamb", "adamw"])
-def test_fused_optimizers(rule):
-    assert_alike(with_changes(BASE, optimizer=f"reference_{rule}"), {"optimizer": f"fused_{rule}"})
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(("precision", "epsilon"), [("bf16", 2**-8), ("fp16", 2**-11)])
-def test_all_fused_ops_in_half_precision(precision, epsilon):
-    # The fused ops round less often than the composition does.
-    compute = {"precision": precision}
-    assert_alike(with_changes(BASE, compute=compute), {**FUSED, "optimizer": "fused_lamb"}, rtol=8 * epsilon)
+def test_updates_are_those_of_the_references(model, fused, steps):
+    epsilon = {"bf16": 2**-8, "fp16": 2**-11}.get(model.get("compute", {}).get("precision"))
+    config = with_changes(BASE, **model)
+    assert_alike(accumulating(steps, config) if steps > 1 else config, fused, 8 * epsilon if epsilon else 1e-5)

@@ -86,27 +86,24 @@ def whole():
     return trained(BASE)
 
 
-@pytest.mark.parametrize("steps", [*(pytest.param(steps, marks=pytest.mark.nightly) for steps in (2, 12)), 3])
-def test_accumulated_micro_batches_equal_one_batch_and_make_one_update(whole, steps):
-    run, infos = trained(accumulating(steps))
+SPARSE, XLA = {"sparse_as_dense": False}, {"jit_compile": "true"}
+
+
+@pytest.mark.parametrize(
+    ("steps", "compute"),
+    [
+        *((3, {}), (1, SPARSE), (3, SPARSE), (2, XLA)),
+        *(pytest.param(steps, {}, marks=pytest.mark.nightly) for steps in (2, 12)),
+    ],
+    ids=str,
+)
+def test_accumulated_micro_batches_equal_one_batch_and_make_one_update(whole, steps, compute):
+    run, infos = trained(accumulating(steps, with_compute(**compute)))
     assert_same_weights(run, whole[0], 1e-5)
     np.testing.assert_allclose(norms(infos), norms(whole[1]), rtol=1e-5)
     np.testing.assert_allclose([info.sums for info in infos], [info.sums for info in whole[1]], rtol=1e-5)
     assert int(run.optimizer.step) == int(run.progress.step) == 4
     assert int(run.progress.consumed_samples) == 4 * SAMPLES
-
-
-@pytest.mark.parametrize("steps", [1, 3])
-def test_sparse_rows_give_the_dense_gradient(whole, steps):
-    run, infos = trained(accumulating(steps, with_compute(sparse_as_dense=False)))
-    assert_same_weights(run, whole[0], 1e-5)
-    np.testing.assert_allclose(norms(infos), norms(whole[1]), rtol=1e-5)
-
-
-def test_xla_gives_the_same_as_graph_mode(whole):
-    run, infos = trained(accumulating(2, with_compute(jit_compile="true")))
-    assert_same_weights(run, whole[0], 1e-5)
-    np.testing.assert_allclose(norms(infos), norms(whole[1]), rtol=1e-5)
 
 
 def test_gradient_is_that_of_the_loss_per_masked_token_and_per_sample():
@@ -211,9 +208,9 @@ def test_nothing_of_an_update_is_reduced_on_the_host():
 @pytest.mark.parametrize(
     ("steps", "compute"),
     [
-        pytest.param(1, {"jit_compile": "true"}, marks=pytest.mark.nightly),
-        (3, {"jit_compile": "true", "sparse_as_dense": False}),
-        pytest.param(2, {"sparse_as_dense": False}, marks=pytest.mark.nightly),
+        pytest.param(1, XLA, marks=pytest.mark.nightly),
+        (3, XLA | SPARSE),
+        pytest.param(2, SPARSE, marks=pytest.mark.nightly),
         pytest.param(2, {"activation_checkpointing": "full"}, marks=pytest.mark.nightly),
     ],
     ids=str,

@@ -66,9 +66,6 @@ class Hangs(Notes):
 class FailsAtOnce(Notes):
     fails = ("init", 0)
 
-class Stops(Notes):
-    stops = ("before", 2)
-
 class StopsAfter1(Notes):
     stops = ("after", 1)
 
@@ -130,6 +127,17 @@ def test_a_hook_is_called_in_order_and_sees_what_the_run_reports_although_others
     assert len(notes["FailsAtOnce"]) == 1
 
 
+def observer_of(saves, *classes):
+    """Returns the observer of a run with these hooks."""
+    run = SimpleNamespace(
+        whole=SimpleNamespace(run=SimpleNamespace(hooks=[f"m:{each.__name__}" for each in classes])),
+        mesh=Mesh(),
+        task=SimpleNamespace(model=None),
+        progress=SimpleNamespace(step=0),
+    )
+    return UserHooks(run, classes, saves, SimpleNamespace(stop=print), Watchdog(0, LimitsConfig(), ""))
+
+
 def test_a_step_that_is_saved_again_keeps_its_number():
     seen = []
 
@@ -137,15 +145,8 @@ def test_a_step_that_is_saved_again_keeps_its_number():
         def on_checkpoint(self, step, folder):
             seen.append(step)
 
-    run = SimpleNamespace(
-        whole=SimpleNamespace(run=SimpleNamespace(hooks=("m:Steps",))),
-        mesh=Mesh(),
-        task=SimpleNamespace(model=None),
-        progress=SimpleNamespace(step=0),
-    )
     saves = SimpleNamespace(newest=None)
-    observer = UserHooks(run, [Steps], saves, SimpleNamespace(stop=print), Watchdog(0, LimitsConfig(), ""))
-    first = Path("step_00000012")
+    observer, first = observer_of(saves, Steps), Path("step_00000012")
     for saves.newest in (None, first, first, Path("step_00000012"), Path("step_00000012_again_2")):
         observer.between_steps(TakenStep(1), Decision())
     assert seen == [12, 12, 12]
@@ -158,27 +159,17 @@ def test_a_class_that_is_named_twice_is_called_twice():
         def on_end(self, step):
             seen.append(self)
 
-    run = SimpleNamespace(
-        whole=SimpleNamespace(run=SimpleNamespace(hooks=("m:Ends", "m:Ends"))),
-        mesh=Mesh(),
-        task=SimpleNamespace(model=None),
-        progress=SimpleNamespace(step=0),
-    )
-    saves, signals = SimpleNamespace(newest=None), SimpleNamespace(stop=print)
-    UserHooks(run, [Ends, Ends], saves, signals, Watchdog(0, LimitsConfig(), "")).finish()
+    observer_of(SimpleNamespace(newest=None), Ends, Ends).finish()
     assert len(set(seen)) == 2
 
 
-@pytest.mark.parametrize(("name", "reason"), [("MustNotFail", "after_step raised KeyError"), ("Stops", "enough")])
-def test_a_run_that_a_hook_stops_is_saved_and_goes_on(trained, caplog, tmp_path, name, reason):
-    code, notes = trained(name, "Notes")
+def test_a_run_that_a_hook_stops_is_saved_and_goes_on(trained, caplog, tmp_path):
+    code, notes = trained("MustNotFail", "Notes")
     assert code == ExitCode.STOPPED
-    assert reason in caplog.text
+    assert "after_step raised KeyError" in caplog.text
     last = 3  # The request travels with the next step.
     assert notes["Notes"][-1] == ["end", last]
     assert (tmp_path / f"checkpoints/step_{last:08d}").is_dir()
-    if name == "MustNotFail":  # It goes on as the other one.
-        return
     code, notes = trained("Notes", steps=5)
     assert code == ExitCode.DONE
     assert ["init", last, 1] in notes["Notes"]
@@ -203,9 +194,9 @@ def test_a_hook_between_steps_has_the_limit_of_a_step(tmp_path):
 
 
 @pytest.mark.parametrize(("stops", "steps"), [(1, 4), (3, 4)])
-def test_a_stop_after_a_step_costs_no_evaluation_after_it(trained, tmp_path, monkeypatch, stops, steps):
+def test_a_stop_after_a_step_costs_no_evaluation_after_it(trained, tmp_path, caplog, stops, steps):
     code, notes = trained(f"StopsAfter{stops}", steps=steps)
-    assert code == ExitCode.STOPPED
+    assert (code, "enough" in caplog.text) == (ExitCode.STOPPED, True)
     assert notes[f"StopsAfter{stops}"][-1] == ["end", stops + 1]
     code, notes = trained("Notes", steps=steps)
     assert code == ExitCode.DONE

@@ -117,19 +117,15 @@ BERT_LEVERS = lines_of(ENCODER, "large_other/11")[0]["levers"]
     [
         (SWEEP, "sweep_single_node/0002", {"hidden": "x"}, "hidden=x: expected a whole number from 1"),
         (SWEEP, "sweep_single_node/0002", {"pp": "4"}, "dp=2 * tp=2 * pp=4: expected a product of its 8 GPUs"),
-        (SWEEP, "sweep_single_node/0002", {"gpus": "abc"}, "gpus=abc: expected a whole number"),
         (SWEEP, "sweep_single_node/0002", {"gpus": "0", "dp": "0"}, "gpus=0: expected a whole number"),
         (SWEEP, "sweep_single_node/0002", {"nodes": "8"}, "nodes=8"),
-        (SWEEP, "sweep_single_node/0002", {"heads": "0"}, "heads=0: expected a whole number"),
         (SWEEP, "sweep_single_node/0002", {"heads": "7"}, "heads=7: expected a divisor of hidden=1024"),
-        (SWEEP, "sweep_single_node/0002", {"layers": "-24"}, "layers=-24: expected a whole number"),
         (SWEEP, "sweep_single_node/0002", {"layers": "24.5"}, "layers=24.5: expected a whole number"),
         (SWEEP, "sweep_single_node/0002", {"layers": ""}, "layers=: expected a whole number"),
         (SWEEP, "sweep_single_node/0002", {"precision": "fp8"}, "precision=fp8: expected one of fp32, fp16, bf16"),
         (SWEEP, "sweep_single_node/0002", {"precision": "FP32"}, "precision=FP32: expected one of"),
         (SWEEP, "sweep_single_node/0002", {"sec_per_iteration": "0"}, "sec_per_iteration=0: expected a number above 0"),
         (SWEEP, "sweep_single_node/0002", {"sec_per_iteration": "nan"}, "sec_per_iteration=nan: expected a number"),
-        (SWEEP, "sweep_single_node/0002", {"global_batch": "-16"}, "global_batch=-16: expected a whole number"),
         (
             SWEEP,
             "sweep_single_node/0002",
@@ -137,11 +133,9 @@ BERT_LEVERS = lines_of(ENCODER, "large_other/11")[0]["levers"]
             "global_batch=4: expected at least micro_batch=8 on each of dp=2",
         ),
         (TOPOLOGY, "gpt_contenders/03", {"zero_stage": "7"}, "zero_stage=7: expected a whole number from 0 to 3"),
-        (TOPOLOGY, "gpt_contenders/03", {"zero_stage": "-1"}, "zero_stage=-1: expected a whole number from 0 to 3"),
         (TOPOLOGY, "gpt_contenders/03", {"flops_formula": "older"}, "flops_formula=older: expected one of old, new"),
         (TOPOLOGY, "gpt_contenders/03", {"max_gb": "0"}, "max_gb=0: expected a number above 0"),
         (TOPOLOGY, "gpt_contenders/03", {"dp": "3"}, "dp=3 * tp=8 * pp=12: expected a product of 384"),
-        (TOPOLOGY, "gpt_contenders/03", {"dp": "5"}, "dp=5 * tp=8 * pp=12: expected a product of 384"),
         (TOPOLOGY, "gpt_contenders/03", {"nodes": "1"}, "dp=4 * tp=8 * pp=12: expected a product of 8"),
         (CPU_NODES, "a64fx_30b/05", {"dp": "1"}, "dp=1 * tp=4 * pp=48: expected a product of 3072"),
         (CPU_NODES, "a64fx_30b/05", {"activation_checkpointing": "no idea"}, "activation_checkpointing=no idea"),
@@ -152,7 +146,6 @@ BERT_LEVERS = lines_of(ENCODER, "large_other/11")[0]["levers"]
         (FOUNDRY, "foundry_h100_80gb/001", {"grad_accum": "2"}, "grad_accum=2: expected global_batch / (dp * micro_ba"),
         (ENCODER, "large_other/11", {"grad_accum_steps": "0"}, "grad_accum_steps=0: expected a whole number"),
         (ENCODER, "large_other/11", {"gpus": "9"}, "gpus=9: expected at most the 8 of nodes=1"),
-        (ENCODER, "large_other/11", {"layers": ""}, "layers=: expected a whole number"),
         *(
             (ENCODER, "large_other/11", {"levers": f"{BERT_LEVERS} {lever}"}, words)
             for lever, words in (
