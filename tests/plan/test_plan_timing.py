@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as some
 
 from tests.plan.workloads import BERT, GPT, TFTRAIN, resized, workloads
 from tftrain.bench.config import run_config
@@ -104,22 +103,6 @@ def test_kinds_are_not_negative_and_add_up(work):
     found = timing.step(work, A100, Constants())
     assert all(seconds >= -1e-12 for seconds in found)
     assert found.total == pytest.approx(sum(found))
-
-
-@given(workloads(), some.sampled_from([2, 4]))
-def test_more_nodes_for_the_same_batch_compute_less_each(work, factor):
-    larger = work._replace(global_batch=factor * work.global_batch)
-    shared = larger._replace(dp=factor * larger.dp)
-    alone, together = (timing.step(each, A100, INSTANT) for each in (larger, shared))
-    assert alone.products == pytest.approx(factor * together.products)
-
-
-@given(workloads())
-def test_plain_ops_move_more_than_fused_ones(work):
-    every = frozenset({"ln", "softmax", "gelu", "dropout_add", "optimizer"})
-    fused = timing.step(work._replace(fused=every, compiled=False), A100, INSTANT)
-    plain = timing.step(work._replace(fused=frozenset(), compiled=False), A100, INSTANT)
-    assert plain.kernels + plain.update > fused.kernels + fused.update
 
 
 def test_segments_hide_all_sums_but_the_last_ones_behind_backward():
