@@ -5,12 +5,11 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 
 import pytest
 
-from tests.kit.ranks import ROOT, run_ranks, started_ranks
+from tests.kit.ranks import run_ranks, started_ranks
 from tests.kit.runs import SMALL
 from tests.plan.test_choice import MACHINE
 from tftrain import launch
@@ -112,14 +111,6 @@ def test_ranks_get_the_flags_of_a_flagfile(tmp_path, monkeypatch):
     assert fork_server == [sys.executable, "-m", "tftrain.rank_server", *command[3:]]
     assert command == [sys.executable, "-m", "tftrain.run", *SMALL, "--preempt_save_seconds=7", *own]
     assert (len(hosts), config.num_proc, limits.save, layouts) == (1, 2, 7 + launch.MARGIN_SECONDS, None)
-
-
-def test_the_launcher_loads_no_tensorflow():
-    program = (
-        "import sys; from tftrain import launch; from tftrain.launching import job; print('tensorflow' in sys.modules)"
-    )
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    assert subprocess.check_output([sys.executable, "-c", program], env=environ, text=True) == "False\n"
 
 
 @pytest.mark.nightly

@@ -147,14 +147,6 @@ def test_rows_take_turns_as_often_as_asked_and_the_median_counts():
     assert record(found["base"])["samples_per_sec"] == 6.0
 
 
-def test_of_an_even_number_of_runs_the_median_is_that_of_both_in_the_middle():
-    measured = {name: [figures(6.0), figures(4.0)] for name in "abcd"}
-    measured["base"] = [figures(speed) for speed in (5.0, 6.0, 4.0, 4.0, 6.0)]
-    found, _ = alternated(measured, rounds=2)
-    one = record(found["a"])
-    assert (one["samples_per_sec"], one["samples_per_sec_change"]) == (5.0, pytest.approx(0.0))
-
-
 def test_a_row_that_fails_says_why_its_other_runs_count_and_the_rest_go_on():
     measured = {name: [figures(6.0)] * 2 for name in "cd"} | {"a": [MeasureError("it broke")]}
     measured |= {"b": [figures(5.0), MeasureError("it broke")], "base": [figures(6.0)] * 5}
