@@ -1,6 +1,7 @@
 """What a declaration says of a flag holds on every command line: type, bounds, choices, and flags that it needs."""
 
 import dataclasses
+import itertools
 
 import pytest
 
@@ -23,11 +24,12 @@ PROGRAMS = (
 )
 STEPS = {int: 1, float: 0.001}
 EXPECTED = {int: "expected a whole number within 64 bits", float: "expected a number", bool: "expected true or false"}
-DECLARED = [
+RESTRICTED = [
     pytest.param(config_class, section, field, id=f"{config_class.__name__}-{flag_name(field)}")
     for config_class in PROGRAMS
     for section in sections(config_class())
     for field in dataclasses.fields(section)
+    if field.metadata["restrict"]
 ]
 
 
@@ -47,10 +49,9 @@ def outside(field, value_type):
     return *values, f"expected a number {bounds(field)}".replace("number at least", "number of at least")
 
 
-@pytest.mark.parametrize(("config_class", "section", "field"), DECLARED)
-def test_a_wrong_value_is_one_problem_that_names_the_flag_and_what_is_expected(config_class, section, field):
-    name, value_type, choices = flag_name(field), type_of(section, field), field.metadata["choices"]
-    cases, known = [], {}
+def cases_of(section, field):
+    """Returns wrong values of a flag, each as it is given and shown and with what is expected, and right ones."""
+    value_type, choices, known, cases = type_of(section, field), field.metadata["choices"], set(), []
     if value_type in EXPECTED:
         texts = ("many", "1.5.2", *(("1.5", str(2**63)) if value_type is int else ()))
         cases += [(text, text, EXPECTED[value_type]) for text in texts]
@@ -62,19 +63,34 @@ def test_a_wrong_value_is_one_problem_that_names_the_flag_and_what_is_expected(c
         known = set(map(str, choices)) - {CLASS}
         other = [f"{min(known)}x", *({min(known).upper()} - known)]
         cases += [(text, text, f"expected one of {', '.join(map(str, choices))}") for text in other]
-    for given, shown, expected in cases:
-        assert f"--{name}={shown}: {expected}" in problems_of(config_class, f"--{name}={given}")
-    for value in (*right, *known):
-        declared = (f"--{name}={value}: expected a number", f"--{name}={value}: expected one of")
-        assert not [line for line in problems_of(config_class, f"--{name}={value}") if line.startswith(declared)]
+    return cases, [*right, *known]
 
 
-@pytest.mark.parametrize(("config_class", "section", "field"), DECLARED)
-def test_a_flag_lacks_its_value_unless_it_is_a_switch(config_class, section, field):
-    name, is_switch = flag_name(field), type_of(section, field) is bool
-    for args in ([f"--{name}"], [f"--{name}", "--no_such_flag"]):
-        found = [line for line in problems_of(config_class, *args) if line.startswith(f"--{name}:")]
-        assert found == ([] if is_switch else [f"--{name}: expected a value: --{name}=VALUE"])
+@pytest.mark.parametrize("config_class", PROGRAMS)
+def test_a_wrong_value_is_one_problem_that_names_the_flag_and_what_is_expected(config_class):
+    """A command line has the first wrong value of every flag, the next one the second; then come the right ones."""
+    wrong, right = [], []
+    for section in sections(config_class()):
+        for field in dataclasses.fields(section):
+            cases, values = cases_of(section, field)
+            wrong.append([(flag_name(field), *case) for case in cases])
+            right.append([f"--{flag_name(field)}={value}" for value in values])
+    for line in itertools.zip_longest(*wrong):
+        given = list(filter(None, line))
+        found = problems_of(config_class, *(f"--{name}={text}" for name, text, *_ in given))
+        assert {f"--{name}={shown}: {expected}" for name, _, shown, expected in given} <= set(found)
+    for line in itertools.zip_longest(*right):
+        given = list(filter(None, line))
+        declared = tuple(f"{each}: expected {words}" for each in given for words in ("a number", "one of"))
+        assert not [problem for problem in problems_of(config_class, *given) if problem.startswith(declared)]
+
+
+@pytest.mark.parametrize("config_class", PROGRAMS)
+def test_a_flag_lacks_its_value_unless_it_is_a_switch(config_class):
+    fields = [(section, field) for section in sections(config_class()) for field in dataclasses.fields(section)]
+    found = problems_of(config_class, *(f"--{flag_name(field)}" for _, field in fields))
+    names = [flag_name(field) for section, field in fields if type_of(section, field) is not bool]
+    assert found == [f"--{name}: expected a value: --{name}=VALUE" for name in names]
 
 
 @pytest.mark.parametrize("config_class", PROGRAMS)
@@ -93,9 +109,7 @@ def another(field, value_type):
     return next((each for each in field.metadata["choices"] or () if each != field.default), "x")
 
 
-@pytest.mark.parametrize(
-    ("config_class", "section", "field"), [each for each in DECLARED if each.values[2].metadata["restrict"]]
-)
+@pytest.mark.parametrize(("config_class", "section", "field"), RESTRICTED)
 def test_a_flag_that_needs_a_value_of_another_flag_is_refused_without(config_class, section, field):
     name, declared = flag_name(field), {each.name: each for each in dataclasses.fields(section)}
     for other, takes in field.metadata["restrict"].items():
