@@ -22,12 +22,12 @@ def assert_same(function, compute, names, batch, roundings):
         np.testing.assert_allclose(found, expected, rtol=0, atol=roundings * ROUNDING * scale)
 
 
-@pytest.mark.parametrize("changes", [{}, {"norm_position": "pre"}, {"activation": "geglu"}])
+@pytest.mark.parametrize("changes", [{}, {"norm_position": "pre", "activation": "geglu"}])
 def test_an_encoder_takes_any_length(changes):
     model = small_model(small_config(**changes))
     compute = lambda batch: (*outputs(model, batch), *model.encode(batch))  # noqa: E731
     function = any_length(compute, FEATURES)
-    for length in (4, 19, 31):
+    for length in (4, 31):
         assert_same(function, compute, FEATURES, small_batch(length=length), 10)
     assert function.experimental_get_tracing_count() == 1
 

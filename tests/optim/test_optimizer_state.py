@@ -93,7 +93,7 @@ def test_a_skipped_step_leaves_no_trace_in_the_updates_after_it(rule):
     ("rule", "how"),
     [
         pytest.param(rule, how, marks=[pytest.mark.nightly] * (how == "xla" and rule not in FOR_XLA))
-        for rule, how in itertools.product(RULES, ("eager", "graph", "xla"))
+        for rule, how in itertools.product(RULES, ("graph", "xla"))
     ],
 )
 def test_two_runs_are_bitwise_equal(rule, how):
