@@ -34,7 +34,7 @@ def in_fresh_process(program, folder):
 @pytest.mark.slow
 def test_the_documented_code_runs(tmp_path):
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/notebook.md").read_text(), re.DOTALL)
-    for given, shorter in (("max_steps=100", "max_steps=10"), ("corpus_mb=1", "corpus_mb=0.2"), ("2000", "500")):
+    for given, shorter in (("max_steps=100", "max_steps=4"), ("corpus_mb=1", "corpus_mb=0.1"), ("2000", "500")):
         assert f"{given}," in code
         code = code.replace(f"{given},", f"{shorter},")
     *_, loss, masks = in_fresh_process(code, tmp_path).splitlines()

@@ -37,7 +37,6 @@ LAYOUTS = {
     "dp3-zero2-greedy": (3, "fp32", {**ZERO_2, "state_split_strategy": "greedy:2"}),
     "tp2": (2, "fp32", {"tensor_parallel_size": 2}),
     "tp4-dp1": (4, "fp32", {"tensor_parallel_size": 4}),
-    "tp2-dp2": (4, "fp32", {"tensor_parallel_size": 2}),
     "tp2-dp2-zero1-even": (4, "fp32", {"tensor_parallel_size": 2, **ZERO_1}),
     "dp2-zero3": (2, "fp32", ZERO_3),
     "tp2-dp2-zero3-bf16": (4, "bf16", {"tensor_parallel_size": 2, **ZERO_3}),

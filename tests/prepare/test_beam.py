@@ -29,7 +29,7 @@ CAUSAL = {"objective": "causal", "tokenizer_type": "bpe", "vocab_size": 300}
 @pytest.fixture
 def changes(tmp_path, monkeypatch):
     """Text, JSON lines and Parquet, whose files repeat documents of each other; each is more than one task."""
-    monkeypatch.setattr(corpus_chunks, "_TASK_BYTES", 1000)
+    monkeypatch.setattr(corpus_chunks, "_TASK_BYTES", 4000)
     documents = [corpora.text(40, seed=seed).strip().split("\n\n") for seed in range(3)]
     (tmp_path / "a.txt").write_text("\n\n".join(documents[0]))
     (tmp_path / "b.jsonl.zst").write_bytes(COMPRESS[".zst"](json_lines(documents[1] + documents[0][:20])))

@@ -50,7 +50,7 @@ WORDS = {"vocab_size": 100, "deduplicate": "near", "masking": "static", "whole_w
     ids=str,
 )
 def test_output_is_the_same_for_any_number_of_workers(prepare_config, corpus, tmp_path, monkeypatch, changes):
-    monkeypatch.setattr(corpus_chunks, "_TASK_BYTES", 1000)
+    monkeypatch.setattr(corpus_chunks, "_TASK_BYTES", 4000)
     # Two files and a part of a third one repeat what others have.
     for number, seed in enumerate((0, 1, 0, 2)):
         (tmp_path / f"text{number}").write_text(corpora.text(40 if number < 3 else 60, seed=seed))

@@ -113,13 +113,14 @@ def values_of(address):
     }
 
 
-@pytest.mark.parametrize("mode", ["train", "evaluate"])
-@pytest.mark.parametrize("kind", values_of(""))
-def test_an_address_that_only_a_checkpoint_names_gets_no_request(here, quick, mode, kind):
+# An evaluation takes no phases.
+@pytest.mark.parametrize(
+    ("kind", "mode"), [*((kind, "train") for kind in values_of("")), ("data_dir", "evaluate"), ("phases", "evaluate")]
+)
+def test_an_address_that_only_a_checkpoint_names_gets_no_request(here, quick, kind, mode):
     with site({}) as (address, asked):
         values = values_of(address)[kind]
         path = stranger(here, **values)
-        # An evaluation takes no phases.
         refused = pytest.raises(ConfigError, match="an address that only ")
         with contextlib.nullcontext() if (kind, mode) == ("phases", "evaluate") else refused:
             run.checked(*read(f"--output_dir={path}", f"--mode={mode}"), run.Launch())
@@ -154,10 +155,13 @@ def test_an_address_at_a_server_that_the_command_line_names_is_taken_from_the_ch
             run.checkpoint_flags.with_flags_of_checkpoint(given[0], given[2])
 
 
+OTHERS = ("reference", "git", "github", "ftp", "sftp", "simplecache", "dask", "data", "jar")
+IN_CHAINS = ("zip://m::{}://host/m", "{}://a::file:///b", "zip://m::{}::file:///b")
+
+
 @pytest.mark.parametrize(
-    "protocol", ["reference", "git", "github", "ftp", "sftp", "simplecache", "dask", "data", "jar"]
+    ("protocol", "form"), [*((each, "{}://host/m") for each in OTHERS), *(("simplecache", form) for form in IN_CHAINS)]
 )
-@pytest.mark.parametrize("form", ["{}://host/m", "zip://m::{}://host/m", "{}://a::file:///b", "zip://m::{}::file:///b"])
 def test_other_protocols_are_not_opened_anywhere_in_a_chain(here, protocol, form):
     code, lines = programs.outcome("prepare", f"--input_files={form.format(protocol)} --output_dir={here}/out", 1, {})
     assert code == 1

@@ -32,7 +32,9 @@ def source_of(name, input_names="tftrain"):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_empty_batch_and_texts_without_a_token_have_empty_outputs(name):
-    for signature in signatures_of(name).values():
+    encoders = NAMES[: NAMES.index(name)] if name != "hf_gpt2" else ()
+    seen = {key for each in encoders for key in signatures_of(each)}
+    for signature in (each for key, each in signatures_of(name).items() if key not in seen):
         strings = {spec.name: tf.constant([], tf.string) for spec in signature.inputs if spec.dtype == tf.string}
         for shape in [(0,)] if strings else [(0, 0), (0, 4), (2, 0)] if signature.is_of_ids else []:
             ids = {spec.name: tf.zeros(shape, spec.dtype) for spec in signature.inputs}

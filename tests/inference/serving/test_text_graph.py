@@ -113,8 +113,8 @@ def test_texts_and_pairs_of_robertas_kind_become_the_samples_of_training(tmp_pat
     (tmp_path / "tokenizer.json").write_bytes(libraries.LIBRARIES[name]())
     model = trained_model.with_weights(Drawn(tokenizer_files.read(tmp_path)))
     texts = [text.replace("[MASK]", "<mask>") for text in TEXTS]
-    assert_same_ids(model, [*texts, *scripts.lines(100)])
-    pairs = list(zip(scripts.lines(60, seed=1), scripts.lines(60, seed=2), strict=True))
+    assert_same_ids(model, [*texts, *scripts.lines(36)])
+    pairs = list(zip(scripts.lines(24, seed=1), scripts.lines(24, seed=2), strict=True))
     encoder = ExampleEncoder(model.tokenizer, model.max_seq_length)
     rows = Sequences(encoder(pairs), encoder.padding_id).rows(np.arange(len(pairs)), model.max_seq_length)
     found = TextGraph(model).examples(*(tf.constant(each) for each in zip(*pairs, strict=True)))
