@@ -1,7 +1,5 @@
 """The least bytes of each op against numbers worked out by hand, and rows from flags to figures."""
 
-import os
-
 import numpy as np
 import pytest
 
@@ -113,16 +111,3 @@ def test_a_row_gives_a_record_for_each_pass_and_implementation(op, dtype, shape)
         assert (record["op"], record["dtype"], record["shape"]) == (op, dtype, shape)
         assert record["time_us"] > 0
         assert record["share_of_copy"] == pytest.approx(record["gb_per_s"] / record["copy_gb_per_s"])
-
-
-@pytest.mark.slow
-def test_missing_ops_are_an_error_that_says_how_to_build_them(tmp_path, monkeypatch):
-    (tmp_path / "sitecustomize.py").write_text(
-        "import pathlib\n"
-        "real = pathlib.Path.exists\n"
-        "pathlib.Path.exists = lambda path, **more: path.name != 'libtftrain_ops.so' and real(path, **more)\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", os.fspath(tmp_path))
-    error = measured("layer_norm", "fp32").error
-    assert "libtftrain_ops.so" in error
-    assert "make setup" in error
