@@ -85,7 +85,6 @@ CASES = [
     (2, 300, 2, 24, {"window": 37, "causal": True, "sequence_ids": random_sequence_ids(2, 300), "slopes": [0.1, 0.01]}),
     (1, 517, 1, 16, {"window": 130, "sequence_ids": random_sequence_ids(1, 517), "dropout": dropout(0.3)}),
     (2, 50, 2, 32, {"window": 60}),
-    (2, 150, 2, 16, {"window": 0}),
 ]
 
 
@@ -160,6 +159,15 @@ def test_a_query_sees_nothing_outside_of_its_window(dtype, causal):
         for one, two in zip(first, results, strict=True):
             np.testing.assert_array_equal(exact(one[:, :200]), exact(two[:, :200]))
         np.testing.assert_array_equal(exact(first[0][:, :250]), exact(results[0][:, :250]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_in_a_window_of_no_distance_a_query_sees_itself(dtype):
+    query, key, value, dy = (normal(seed, [2, 150, 2, 16], dtype) for seed in range(4))
+    made = with_gradients(flash_attention, query, key, value, dy, tf.ones([2, 150], tf.int32), scale=SCALE, window=0)
+    unit = {"float32": 1e-6, "float16": 2.0**-10, "bfloat16": 2.0**-7}[dtype]
+    np.testing.assert_allclose(exact(made[0]), exact(value), rtol=unit)
+    np.testing.assert_allclose(exact(made[3]), exact(dy), rtol=unit)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
