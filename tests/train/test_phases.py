@@ -11,7 +11,6 @@ import pytest
 
 from tests.checkpoint import states
 from tests.kit import runs
-from tests.kit.data_sets import open_source
 from tests.kit.ranks import run_ranks
 from tests.kit.runs import losses, read_rows, rows
 from tftrain import run
@@ -19,16 +18,12 @@ from tftrain.checkpoint import folder as checkpoints
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config.fields import ConfigError, changed
 from tftrain.config.train import TrainConfig
-from tftrain.data import pipeline
-from tftrain.data.left_out import NOTHING
 from tftrain.inputs.inputs import Inputs
 from tftrain.parallel.launcher import Launch
 from tftrain.parallel.mesh import Mesh
 from tftrain.prepare.preparation import prepare
 from tftrain.state import resume_compatibility
-from tftrain.state.spikes import SpikeMonitor
 from tftrain.train import build
-from tftrain.train.phases import Phases
 
 MODEL = (
     *("--num_hidden_layers=1", "--hidden_size=32", "--num_attention_heads=2", "--learning_rate=0.01"),
@@ -88,30 +83,6 @@ def phased(lines, messages, tmp_path_factory):
     folder = tmp_path_factory.mktemp("phased")
     train(f"--phases={lines}", f"--output_dir={folder}", "--checkpoint_every=5")
     return folder
-
-
-def test_batches_are_those_of_the_runs_by_hand(lines, folders):
-    config = configured(f"--phases={lines}", "--output_dir=x", "--eval_every=-1")
-    progress = SimpleNamespace(step=0, consumed_samples=0)
-    fake = SimpleNamespace(timeline=config.timeline, whole=config, progress=progress, mesh=Mesh(), left_out=NOTHING)
-    fake.spikes = SpikeMonitor(6.0)
-    fake.begin_phase = lambda number: setattr(fake, "config", config.phases[number])
-    fake.task, fake.jit = None, False
-    found, of_run = [], Phases(fake, Inputs.open(config).data)
-    while progress.step < 6:
-        of_run.begin()
-        while not of_run.ends_with(progress.step):
-            found.append(of_run.next_batch())
-            progress.step += 1
-            progress.consumed_samples += len(found[-1]["input_ids"])
-    for folder, values, sample in zip(folders, (FIRST, SECOND), (0, 24), strict=True):
-        own, size = configured(f"--data_dir={folder}", *by_hand(values), "--output_dir=x"), values["global_batch_size"]
-        source = open_source(own.data, "train", 90, own.run.seed)
-        for expected in pipeline.train_batches(source, own.data, own.run.seed, sample, size, 0, size).take(3):
-            batch = found.pop(0)
-            for name, feature in expected.items():
-                np.testing.assert_array_equal(batch[name], feature, err_msg=name)
-    assert not found
 
 
 def test_losses_are_those_of_two_runs_by_hand(phased, folders, tmp_path):
