@@ -168,11 +168,11 @@ def alone(data, tmp_path_factory):
     return trained
 
 
-STEPS = ("--max_steps=8", "--eval_every=4")
+STEPS, ONE_LAYER = ("--max_steps=8", "--eval_every=4"), ("--num_hidden_layers=1",)
 
 
 def test_predictions_of_a_forgotten_evaluation_do_not_stay(data, tmp_path):
-    given = (*data["classification"], *STEPS, "--checkpoint_every=4", f"--output_dir={tmp_path}")
+    given = (*data["classification"], *ONE_LAYER, *STEPS, "--checkpoint_every=4", f"--output_dir={tmp_path}")
     assert train(given) == 0
     evaluations = [{"step": 4, "value": 2.0}, {"step": 8, "value": 3.0}]
     (tmp_path / "best.json").write_text(json.dumps({"metric": "accuracy", "evaluations": evaluations}))
@@ -189,7 +189,7 @@ def values(folder, name):
 
 
 def test_the_tokens_of_both_texts_of_a_pair_are_consumed(data, tmp_path):
-    train((*data["embedding"], "--max_steps=2", f"--output_dir={tmp_path}"))
+    train((*data["embedding"], *ONE_LAYER, "--max_steps=2", f"--output_dir={tmp_path}"))
     row = next(row for row in reversed(read_rows(tmp_path)) if "consumed_tokens" in row)
     expected = row["tokens_per_sec"] / row["samples_per_sec"] * row["consumed_samples"]
     assert row["consumed_tokens"] == pytest.approx(expected)
@@ -247,7 +247,7 @@ def test_a_run_that_does_not_get_better_ends_and_stays_at_its_end(data, tmp_path
     ended = []
     monkeypatch.setattr(trackers.Trackers, "close", lambda self, pictures, line, code: ended.append(code))
     more = ("--max_steps=40", "--eval_every=2", "--early_stopping=3", "--learning_rate=1e-9", "--warmup_steps=0")
-    config = configured(data["classification"], *more, f"--output_dir={tmp_path}", "--report_to=csv")
+    config = configured(data["classification"], *ONE_LAYER, *more, f"--output_dir={tmp_path}", "--report_to=csv")
     assert runs.train(config) == 0
     assert read_rows(tmp_path)[-1]["step"] == 8
     assert ended == [0]  # for a tracker, too
@@ -257,7 +257,7 @@ def test_a_run_that_does_not_get_better_ends_and_stays_at_its_end(data, tmp_path
 
 
 def test_a_resumed_run_knows_the_scores_before(data, tmp_path):
-    more = ("--max_steps=8", "--eval_every=2", "--checkpoint_every=4")
+    more = (*ONE_LAYER, "--max_steps=8", "--eval_every=2", "--checkpoint_every=4")
     whole, part = tmp_path / "whole", tmp_path / "part"
     train(data["classification"], *more, f"--output_dir={whole}")
     shutil.copytree(whole, part)
@@ -318,7 +318,7 @@ def test_gradients_of_looked_up_rows_may_stay_rows(data, tmp_path):
     found = []
     for dense in ("true", "false"):
         folder = tmp_path / dense
-        more = ("--max_steps=3", f"--sparse_as_dense={dense}", "--eval_every=-1", f"--output_dir={folder}")
-        train(data["classification"], *more)
+        more = (f"--sparse_as_dense={dense}", "--eval_every=-1", f"--output_dir={folder}")
+        train(data["classification"], *ONE_LAYER, "--max_steps=3", *more)
         found.append(values(folder, "loss"))
     np.testing.assert_allclose(*found, rtol=1e-5)
