@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.kit.runs import losses, with_sizes
-from tests.train.spiked_runs import BATCH, FLAGS, ROLLBACK, STEPS, Numbers, write
+from tests.train.spiked_runs import BATCH, FLAGS, ROLLBACK, Numbers, write
 from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
 from tftrain.host.exit_codes import ExitCode
@@ -20,6 +20,7 @@ from tftrain.parallel.start import start
 from tftrain.train import loop, phases
 from tftrain.train.device_batches import DeviceBatches
 
+STEPS = 140  # the spike is in step 121
 mesh, root, pause = start(launch_from_environment(), cpu_threads=1), Path(sys.argv[1]), np.random.default_rng(1)
 given = write(root / f"data_{mesh.rank}")
 copied = DeviceBatches._with_copy
@@ -35,7 +36,7 @@ DeviceBatches._with_copy = slowly
 for name, device in {"host": None, "device": "CPU:0"}.items():
     phases.device_of_batches = lambda _, device=device: device
     own = *given, *ROLLBACK, f"--micro_batch_size={BATCH // 2}", f"--output_dir={root / name}"
-    own += ("--hooks=tests.train.spiked_runs:Numbers",)
+    own += ("--hooks=tests.train.spiked_runs:Numbers", f"--max_steps={STEPS}")
     config = with_sizes(flags.parse(TrainConfig, ["tftrain.run", *FLAGS, *own]).resolve(2))
     for stop_after, code in ((90 if mesh.rank else None, ExitCode.STOPPED), (None, ExitCode.DONE)):
         Numbers.stop_after = stop_after
