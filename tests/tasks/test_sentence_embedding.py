@@ -59,7 +59,7 @@ def given(tmp_path):
         ("symmetric", (), 5),
         ("cosent", (), 2),
         ("margin_mse", (), 5),
-        ("triplet", ("--matryoshka_dims=16,32",), 5),
+        pytest.param("triplet", ("--matryoshka_dims=16,32",), 5, marks=pytest.mark.nightly),
     ],
 )
 def test_a_run_is_evaluated_and_resumed_with_another_micro_batch(given, tmp_path, loss, more, texts):
