@@ -9,7 +9,7 @@ from tests.kit import runs
 from tests.kit.programs import done
 from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
-from tftrain.formats.run_folder import of_data
+from tftrain.formats.run_folder import tokenizer_of
 from tftrain.tokenizer import tokenizer_files
 
 SMALL = ("--num_hidden_layers=1", "--hidden_size=32", "--num_attention_heads=2", "--eval_every=-1", "--max_steps=1")
@@ -45,7 +45,7 @@ def test_it_is_resumed_with_an_evaluation_from_any_folder(moved):
 def test_it_is_evaluated_and_then_predicted_exported_and_fine_tuned_without_its_data(moved):
     done("started", f"--output_dir={moved}/second/run --mode=evaluate")
     own = tokenizer_files.read(moved / "second/run/tokenizer")
-    assert own == of_data(str(moved / "first/data"))
+    assert own == tokenizer_of(str(moved / "first/data"))
     shutil.rmtree(moved / "first")
     done("predict", "--output_dir=run [MASK]")
     done("export", "--output_dir=run --to=exported")
@@ -62,5 +62,5 @@ def test_a_run_that_is_started_over_has_the_tokenizer_of_its_new_data(moved, pre
     prepare(prepare_config(moved / "other", vocab_file=None, vocab_size=60))
     given = " ".join((*SMALL, "--micro_batch_size=2", f"--data_dir={moved}/other", "--resume=none"))
     done("started", f"{given} --output_dir={moved}/second/run")
-    assert tokenizer_files.read(moved / "second/run/tokenizer") == of_data(str(moved / "other"))
-    assert tokenizer_files.read(moved / "second/run/tokenizer_1") == of_data(str(moved / "first/data"))
+    assert tokenizer_files.read(moved / "second/run/tokenizer") == tokenizer_of(str(moved / "other"))
+    assert tokenizer_files.read(moved / "second/run/tokenizer_1") == tokenizer_of(str(moved / "first/data"))

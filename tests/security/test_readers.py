@@ -7,6 +7,7 @@ import contextlib
 import gzip
 import lzma
 import pickle
+import re
 import resource
 import struct
 import subprocess
@@ -251,9 +252,7 @@ def test_a_storage_is_no_larger_than_in_its_file(tmp_path, how):
         content = archive.read("archive/data.pkl")
     kind = zipfile.ZIP_DEFLATED if how == "deflated" else zipfile.ZIP_STORED
     with zipfile.ZipFile(path, "w", kind, compresslevel=1) as archive:
-        strides = (
-            content.replace(b"K\x01\x85q\x05K\x01\x85", b"J\0\0\0\x40\x85K\0\x85") if how == "expanded" else content
-        )
+        strides = re.sub(rb"K\x01\x85q.K\x01\x85", b"J\0\0\0\x40\x85K\0\x85", content) if how == "expanded" else content
         assert how != "expanded" or strides != content
         archive.writestr(zipfile.ZipInfo("archive/data.pkl"), strides)
         with archive.open("archive/data/0", "w") as file:

@@ -137,9 +137,10 @@ def test_losses_and_gradients_are_those_of_the_definitions(monkeypatch, loss, te
 
 
 @pytest.mark.parametrize(
-    ("loss", "texts", "dims"), [("in_batch", 4, None), ("symmetric", 4, "3"), ("symmetric", 2, None), ("cosent", 2, "3")]
+    "case", [("in_batch", 4, None), ("symmetric", 4, "3"), ("symmetric", 2, None), ("cosent", 2, "3")]
 )
-def test_ranks_have_the_losses_and_gradients_of_one(monkeypatch, loss, texts, dims):
+def test_ranks_have_the_losses_and_gradients_of_one(monkeypatch, case):
+    loss, texts, dims = case
     settings, given, ranks = FineTuningConfig(embedding_loss=loss, matryoshka_dims=dims), made(loss, texts, seed=1), 3
     whole, found, sent = computed(settings, as_tensors(*given)), {}, {}
     barrier = threading.Barrier(ranks, timeout=60)
