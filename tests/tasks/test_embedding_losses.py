@@ -120,8 +120,7 @@ def as_tensors(vectors, weights, labels, ids, dtype="float64", own=slice(None)):
 
 
 @pytest.mark.parametrize(
-    ("dims", "dtype", "tolerance"),
-    [(None, "float64", 1e-10), (None, "float32", 1e-5), ("3,7", "float64", 1e-10)],
+    ("dims", "dtype", "tolerance"), [(None, "float64", 1e-10), (None, "float32", 1e-5), ("3,7", "float64", 1e-10)]
 )
 @pytest.mark.parametrize(("loss", "texts"), CASES)
 def test_losses_and_gradients_are_those_of_the_definitions(monkeypatch, loss, texts, dims, dtype, tolerance):

@@ -67,11 +67,8 @@ def test_loss_and_gradient_are_those_of_all_scores_at_once(monkeypatch, shape, d
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_each_rank_computes_the_rows_and_columns_of_its_own_samples(monkeypatch, ranks, jit):
     vectors, weights = drawn(12, 3, 5)
-    whole, share, sums = (
-        InBatchLoss(TEMPERATURE, jit)(Samples(tf.constant(vectors), tf.constant(weights)), Group()),
-        12 // ranks,
-        {},
-    )
+    whole = InBatchLoss(TEMPERATURE, jit)(Samples(tf.constant(vectors), tf.constant(weights)), Group())
+    share, sums = 12 // ranks, {}
     everything = {"anchors": vectors[:, 0], "candidates": vectors[:, 1:].reshape(-1, 5), "weights": weights}
     ids = np.arange(1, 12 * 3 + 1).reshape(12, 3)
     everything |= {"anchor_ids": ids[:, 0], "candidate_ids": ids[:, 1:].reshape(-1)}

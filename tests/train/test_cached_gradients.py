@@ -64,9 +64,8 @@ def test_no_loss_depends_on_the_micro_batch(micro_batch, compute, loss):
 def test_half_precisions_follow_fp32(precision, epsilon):
     run = new_run(configured(16, others={"compute": {"precision": precision}}).resolve(1), Mesh())
     for variable in run.loss_scale.state().values():
-        variable.assign(
-            tf.cast(min(variable, 256), variable.dtype)
-        )  # The first scale is too large for these gradients.
+        # The first scale is too large for these gradients.
+        variable.assign(tf.cast(min(variable, 256), variable.dtype))
     info = TrainStep(run)(next(batches(1)))
     # A cosine over the temperature of 1/20 has 20 roundings of one; a norm has a few more of them.
     assert float(info.sums[0]) == pytest.approx(alone()[0, 0], rel=20 * epsilon)
