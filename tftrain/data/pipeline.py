@@ -18,7 +18,7 @@ from tftrain.data.left_out import NOTHING, LeftOut
 from tftrain.data.length_buckets import LengthBuckets
 
 AHEAD = 16  # batches that are read at once if their records are at an address
-BYTES_AHEAD = 2**26  # the most that wait for their step, if they are more than one batch
+BYTES_AHEAD = 2**25  # the most that wait for their step, if they are more than one batch
 
 
 def train_batches(
