@@ -135,7 +135,8 @@ def _dataset(
     options.threading.private_threadpool_size = readers
     options.threading.max_intra_op_parallelism = 1
     batch = tf.autograph.experimental.do_not_convert(batch)
-    mapped = numbers.map(batch, num_parallel_calls=readers, deterministic=True)
+    parallel = {"num_parallel_calls": readers, "deterministic": True} if readers > 1 else {}
+    mapped = numbers.map(batch, **parallel)
     return mapped.prefetch(min(2 * data.data_readers, fit)).with_options(options)
 
 
