@@ -10,7 +10,7 @@ from tftrain.plan.config import PlanConfig, workload
 from tftrain.plan.system import Constants
 
 BARE = Constants(reserve_gb=0.0, fragmentation=0.0, state_slack=0.0)
-WORK = TFTRAIN._replace(dp=4, sequences=2, micro_batch=4, predictions=0)
+WORK = TFTRAIN._replace(dp=4, sequences=2, micro_batch=4, predictions=0, gpu=True)
 
 
 @pytest.mark.parametrize("batches", [1, 2, 64, 4096])
@@ -40,8 +40,9 @@ def test_between_the_passes_vectors_of_all_ranks_count_beside_nothing_of_a_micro
     large = small._replace(global_batch=4 * 2**20)
     assert memory.estimate(small, BARE).vectors == small.vector_bytes  # hidden behind activations and gradients
     micro = memory.estimate(large, BARE)
-    held = micro.activations + micro.gradients + micro.accumulation
-    assert micro.vectors == pytest.approx(6.5 * large.vector_bytes + memory.SCORES - held)
+    between = 6.5 * large.vector_bytes + memory.SCORES
+    assert micro.vectors == pytest.approx(between - micro.activations - micro.gradients - micro.accumulation)
+    assert memory.estimate(large._replace(gpu=False), BARE).vectors == pytest.approx(between)
 
 
 def test_a_plan_of_pairs_needs_no_file_of_them():
@@ -51,8 +52,7 @@ def test_a_plan_of_pairs_needs_no_file_of_them():
 
 
 @pytest.mark.parametrize(
-    ("flags_of_loss", "scorings"),
-    [("", 1), ("symmetric", 2), ("symmetric --matryoshka_dims=8,16", 6), ("cosent", 0)],
+    ("flags_of_loss", "scorings"), [("", 1), ("symmetric", 2), ("symmetric --matryoshka_dims=8,16", 6), ("cosent", 0)]
 )
 def test_the_loss_takes_as_long_as_its_scores(flags_of_loss, scorings):
     given = f"--embedding_loss={flags_of_loss}".split() if flags_of_loss else []

@@ -121,14 +121,15 @@ def _vectors(work: Workload, of_micro_batch: float) -> float:
 
     The second pass holds the gradients of this rank's vectors. Between the passes there is nothing of a micro-batch,
     but the vectors of all ranks, those of this rank with their gradients, of which the last half is there twice as
-    chunks become one tensor, and a chunk of scores.
+    chunks become one tensor, and a chunk of scores. On a CPU, a micro-batch leaves its memory in pieces too small for
+    these.
     """
     own = work.vector_bytes
     if not own:
         return 0.0
     scores = min(SCORES, 3 * 4 * work.global_batch**2 / work.dp)
     between = (work.dp * own if work.dp > 1 else 0.0) + 2.5 * own + scores
-    if not work.has_two_passes:  # The activations are there.
+    if not (work.has_two_passes and work.gpu):  # The activations are there.
         return between
     return max(own, between - of_micro_batch)
 
