@@ -24,7 +24,7 @@ PLAIN_OPTIMIZER_BYTES = 8  # a weight: two fp32 temporaries, the update and its 
 # A weight of the largest tensor, as whole tensors are updated one by one: gradient, moments, direction and next weight.
 PLAIN_TENSOR_BYTES = 20
 BUCKET = 2**26  # numbers that travel between ranks at a time
-SCORES = 3 * 4 * 2**20  # bytes of scores and exponentials of a chunk, see `tftrain.tasks.in_batch_loss`
+SCORES = 3 * 4 * 2**22  # bytes of scores and exponentials of a chunk, see `tftrain.tasks.in_batch_loss`
 
 
 class Memory(NamedTuple):

@@ -22,7 +22,7 @@ from tftrain.schedules import cost, simulation
 # moments and master weight.
 FUSED_UPDATE_BYTES = 28
 COMPILED_UPDATE_BYTES = 52  # XLA fuses the ops between two norms into a kernel
-CHUNK = 2**20  # scores at a time, see `tftrain.tasks.in_batch_loss`
+CHUNK = 2**22  # scores at a time, see `tftrain.tasks.in_batch_loss`
 PLAIN_UPDATE_BYTES = 100  # a dozen plain ops
 MOMENT_BYTES = 8  # bytes of these for each moment
 # Products of flash attention: two forward; five backward, one of them again, for the four of whole matrices.
