@@ -123,10 +123,9 @@ def eval_batches(
 def _dataset(
     numbers: tf.data.Dataset, batch: Callable[[tf.Tensor], Batch], source: ExampleSource, data: DataConfig, count: int
 ) -> tf.data.Dataset:
-    # Threads that wait for a server need no core.
-    readers = max(data.data_readers, AHEAD) if source.is_remote else data.data_readers
     fit = max(1, BYTES_AHEAD // (4 * count * sum(width or 1 for width in source.widths.values())))
-    readers = min(readers, fit)
+    # Threads that wait for a server need no core.
+    readers = min(fit, max(data.data_readers, AHEAD) if source.is_remote else data.data_readers)
     options = tf.data.Options()
     options.deterministic = True
     options.autotune.enabled = False

@@ -155,9 +155,12 @@ class CustomTask(LabelledTask):
         for name, value in values.items():
             if name not in {mean.name for mean in self.means}:
                 raise UserCodeError(f"returned {name}, which the class neither minimizes nor reports")
-            if (shape := tf.convert_to_tensor(value).shape).rank != 1 or not shape.is_compatible_with(weights.shape):
+            if not (shape := tf.convert_to_tensor(value).shape).is_compatible_with(weights.shape):
                 raise UserCodeError(f"returned {name} of shape {shape}; expected a number an example, {weights.shape}")
-        return {name: exact_sum(tf.cast(value, weights.dtype) * weights) for name, value in values.items()}
+        return {  # The shape may be unknown until the graph runs, as after a gather.
+            name: exact_sum(tf.ensure_shape(tf.cast(value, weights.dtype), weights.shape) * weights)
+            for name, value in values.items()
+        }
 
     def _named(self, method: str) -> AbstractContextManager:
         """Names the class and a method in what the method raises, within a `with` statement."""
