@@ -86,6 +86,8 @@ def check_data(data: DataConfig, model: ModelConfig, batch: BatchConfig) -> Iter
         named = ", ".join(f"--{name}" for name in data.sources) or "none"
         expected = f"expected exactly one of --data_dir, --mix, --train_files and --synthetic_data, given: {named}"
         yield refused(data, "data_dir", expected)
+    unused = () if data.mix else ("mix_temperature", "mix_by")
+    yield from superfluous(data, unused, "remove this flag, or add --mix")
     yield from mixture.problems(data.mix, data.mix_temperature, data.mix_by, model.reads_examples, batch.batch_rampup)
     if data.document_mask and not (model.is_causal and (data.data_dir or data.mix) and not model.reads_examples):
         families = listed("causal")

@@ -67,15 +67,10 @@ def problems(
 ) -> list[Problem]:
     """Returns what is wrong with --mix, --mix_temperature and --mix_by, without a look at the data.
 
-    Args:
-        is_labelled: whether it has files of labelled examples.
-        ramp: the value of --batch_rampup.
+    `is_labelled`: whether it has files of labelled examples; `ramp`: the value of --batch_rampup.
     """
     if not mix:
-        given = [("mix_temperature", temperature, 1), ("mix_by", by, "sample")]
-        return [
-            Problem(name, value, "remove this flag, or add --mix") for name, value, plain in given if value != plain
-        ]
+        return []
     try:
         read(mix, temperature)
     except ValueError as error:

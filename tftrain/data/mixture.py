@@ -15,13 +15,23 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tftrain.config.mixture import PERIOD, Source
+from tftrain.config.data import DataConfig
+from tftrain.config.mixture import PERIOD, Source, read
 from tftrain.data.left_out import NOTHING, LeftOut
 from tftrain.data.order import derive_key, example_ids
+from tftrain.files.errors import DataError
 from tftrain.host.text import listed
 
 _STEP = 514229  # the Fibonacci number before PERIOD
 _SHOWN = 8
+
+
+def read_sources(data: DataConfig) -> list[Source]:
+    """Returns the sources of `--mix`, if it is given; raises a DataError if it can't be read."""
+    try:
+        return read(data.mix, data.mix_temperature) if data.mix else []
+    except ValueError as error:
+        raise DataError(f"--mix={data.mix}: {error}") from error
 
 
 class Mixture:

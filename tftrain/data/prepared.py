@@ -7,12 +7,13 @@ from collections.abc import Collection
 import msgspec
 
 from tftrain import families
-from tftrain.config import cudnn, length_choice, mixture
+from tftrain.config import cudnn, length_choice
 from tftrain.config.data import DataConfig
 from tftrain.config.fields import Problem, refused
 from tftrain.config.model import ModelConfig
 from tftrain.data.manifest import NAME, Manifest, file_sha256, read_manifest
 from tftrain.data.mirror import local_folder
+from tftrain.data.mixture import read_sources
 from tftrain.data.opened import OpenedData, RecordFiles, Synthetic, held_out_problems
 from tftrain.data.sizes import Sizes
 from tftrain.files import addresses
@@ -52,10 +53,7 @@ class Prepared(OpenedData):
         data = self.settings
         if not data.mix:
             return read_manifest(local_folder(data.data_dir, data.cache))
-        try:
-            sources = mixture.read(data.mix, data.mix_temperature)
-        except ValueError as error:
-            raise DataError(f"--mix={data.mix}: {error}") from error
+        sources = read_sources(data)
         folders = addresses.in_parallel(lambda source: local_folder(source.path, data.cache), sources)
         first = read_manifest(folders[0])
         manifests = [first, *(read_manifest(folder, first.vocab_sha256) for folder in folders[1:])]

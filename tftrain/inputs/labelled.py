@@ -6,11 +6,12 @@ import hashlib
 import logging
 from dataclasses import dataclass
 
-from tftrain.config import mixture
 from tftrain.config.data import DataConfig
 from tftrain.config.fields import ConfigError, Problem, refused
 from tftrain.config.fine_tuning import FineTuningConfig, scores_of
+from tftrain.config.mixture import Source
 from tftrain.config.model import WITH_CLASSES, ModelConfig
+from tftrain.data.mixture import read_sources
 from tftrain.data.phase_data import PhaseData
 from tftrain.data.sizes import Sizes, example_length
 from tftrain.files.errors import DataError
@@ -73,14 +74,9 @@ class Labelled(PhaseData):
         return labels
 
     @functools.cached_property
-    def sources(self) -> list[tuple[mixture.Source, "Labelled"]]:
+    def sources(self) -> list[tuple[Source, "Labelled"]]:
         """The training files of a mixture, each as if it was the only one; raises a DataError if it can't be read."""
-        if not self.data.mix:
-            return []
-        try:
-            found = mixture.read(self.data.mix, self.data.mix_temperature)
-        except ValueError as error:
-            raise DataError(f"--mix={self.data.mix}: {error}") from error
+        found = read_sources(self.data)
         settings = [dataclasses.replace(self.settings, train_file=each.path) for each in found]
         alone = dataclasses.replace(self, data=dataclasses.replace(self.data, mix=None))
         return [(each, dataclasses.replace(alone, settings=own)) for each, own in zip(found, settings, strict=True)]
