@@ -47,7 +47,7 @@ def expected(vectors, weights):
     ids=str,
 )
 def test_loss_and_gradient_are_those_of_all_scores_at_once(monkeypatch, shape, dtype, tolerance, chunk):
-    monkeypatch.setattr(in_batch_loss, "CHUNK", chunk)
+    monkeypatch.setattr(in_batch_loss, "COMPARED_SCORES", chunk)
     vectors, weights = drawn(*shape)
     samples = Samples(tf.constant(vectors, dtype), tf.constant(weights))
     found = InBatchLoss(TEMPERATURE, jit=False)(samples, Group())

@@ -10,6 +10,7 @@ backward, times the micro-batches under way in a pipeline stage, which are those
 import functools
 from typing import NamedTuple
 
+from tftrain.architecture.architecture import COMPARED_SCORES
 from tftrain.architecture.flops import kernels_of_block
 from tftrain.host.units import GB, ITEM_BYTES
 from tftrain.plan import inventory
@@ -24,7 +25,7 @@ PLAIN_OPTIMIZER_BYTES = 8  # a weight: two fp32 temporaries, the update and its 
 # A weight of the largest tensor, as whole tensors are updated one by one: gradient, moments, direction and next weight.
 PLAIN_TENSOR_BYTES = 20
 BUCKET = 2**26  # numbers that travel between ranks at a time
-SCORES = 3 * 4 * 2**22  # bytes of scores and exponentials of a chunk, see `tftrain.tasks.in_batch_loss`
+SCORES = 3 * 4 * COMPARED_SCORES  # bytes of scores and exponentials of a chunk, see `tftrain.tasks.in_batch_loss`
 
 
 class Memory(NamedTuple):
@@ -121,8 +122,7 @@ def _vectors(work: Workload, of_micro_batch: float) -> float:
 
     The second pass holds the gradients of this rank's vectors. Between the passes there is nothing of a micro-batch,
     but the vectors of all ranks, those of this rank with their gradients, of which the last half is there twice as
-    chunks become one tensor, and a chunk of scores. On a CPU, a micro-batch leaves its memory in pieces too small for
-    these.
+    chunks become one tensor, and a chunk of scores. A CPU's heap has a micro-batch's memory in pieces too small for it.
     """
     own = work.vector_bytes
     if not own:

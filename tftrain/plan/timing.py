@@ -8,6 +8,7 @@ whichever is longer. Under a pipeline, the schedule's table says when each stage
 import functools
 from typing import NamedTuple
 
+from tftrain.architecture.architecture import COMPARED_SCORES
 from tftrain.architecture.flops import kernels_of_block
 from tftrain.config.optimizer import ORTHOGONAL_ITERATIONS
 from tftrain.plan import inventory, products
@@ -22,7 +23,6 @@ from tftrain.schedules import cost, simulation
 # moments and master weight.
 FUSED_UPDATE_BYTES = 28
 COMPILED_UPDATE_BYTES = 52  # XLA fuses the ops between two norms into a kernel
-CHUNK = 2**22  # scores at a time, see `tftrain.tasks.in_batch_loss`
 PLAIN_UPDATE_BYTES = 100  # a dozen plain ops
 MOMENT_BYTES = 8  # bytes of these for each moment
 # Products of flash attention: two forward; five backward, one of them again, for the four of whole matrices.
@@ -199,7 +199,7 @@ def first_pass_seconds(work: Workload, cluster: Cluster, constants: Constants) -
     """
     speed, own, every = rates(cluster, constants), work.global_batch / work.dp, work.global_batch
     scores, candidates = own * every * (work.sequences - 1), every * (work.sequences - 1)
-    chunk = max(1, min(round(own), CHUNK // candidates))
+    chunk = max(1, min(round(own), COMPARED_SCORES // candidates))
     product = sum(
         products.seconds(_reach(cluster, constants), chunk, *sizes, 1, 4)
         for sizes in ((candidates, work.model.config.vector_size), (work.model.config.vector_size, candidates))

@@ -25,11 +25,10 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tftrain.architecture.architecture import COMPARED_SCORES
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
 from tftrain.tasks.task import is_best
-
-CHUNK = 1 << 22  # scores at a time: 16 MB in fp32
 
 
 class Samples(NamedTuple):
@@ -110,7 +109,7 @@ class InBatchLoss:
 
         dtype = own.anchors.dtype
         rows = own.anchors, own.weights, partners, own.anchor_ids
-        return _in_chunks(chunk, rows, CHUNK // total, [dtype, tf.bool, dtype, dtype])
+        return _in_chunks(chunk, rows, COMPARED_SCORES // total, [dtype, tf.bool, dtype, dtype])
 
     def _of_columns(self, own: Vectors, every: Vectors, log_sums: tf.Tensor, partners: tf.Tensor) -> tf.Tensor:
         """Returns the gradients of own candidates, [n (k - 1), H]; `partners` has the index of the first one."""
@@ -130,7 +129,7 @@ class InBatchLoss:
             return [tf.where(((weights > 0) & (ids != 0))[:, tf.newaxis], push, 0)]
 
         rows = own.candidates, tf.range(own.candidates.shape[0], dtype=tf.int64), own.candidate_ids
-        return _in_chunks(chunk, rows, CHUNK // every.anchors.shape[0], [own.anchors.dtype])[0]
+        return _in_chunks(chunk, rows, COMPARED_SCORES // every.anchors.shape[0], [own.anchors.dtype])[0]
 
     def _scores(self, rows: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
         return tf.matmul(rows, columns, transpose_b=True) / self._temperature
@@ -153,8 +152,7 @@ def _in_chunks(
 
     def of_chunk(index: tf.Tensor) -> list[tf.Tensor]:
         first = tf.minimum(index * chunk, total - chunk)
-        begins = {1: [first], 2: [first, 0]}
-        return function(*(tf.slice(each, begins[each.shape.rank], [chunk, *each.shape[1:]]) for each in rows))
+        return function(*(tf.slice(each, [first, 0][: each.shape.rank], [chunk, *each.shape[1:]]) for each in rows))
 
     found = tf.map_fn(of_chunk, tf.range(count), fn_output_signature=list(dtypes), parallel_iterations=1)
     found, twice = [tf.reshape(each, [count * chunk, *each.shape[2:]]) for each in found], count * chunk - total
