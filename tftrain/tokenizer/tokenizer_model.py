@@ -54,9 +54,9 @@ class Tokenizer(NamedTuple):
         return self.vocabulary.tokenizer_type == "wordpiece" and self.model is not None
 
     @property
-    def is_library(self) -> bool:
-        """Whether `model` is a tokenizer in the format of the library `tokenizers`."""
-        return self.model is not None and MODEL_FILES[self.vocabulary.tokenizer_type] == "tokenizer.json"
+    def cuts_clauses(self) -> bool:
+        """Whether long clauses of scripts without spaces are cut, as they would be unknown words."""
+        return self.vocabulary.tokenizer_type in ("wordpiece", "sentencepiece")
 
     @property
     def finds_masks(self) -> bool:
@@ -86,7 +86,8 @@ class Tokenizer(NamedTuple):
         """Ids of the tokens before and after a whole text, int32: one each for an encoder; a decoder's may be none."""
         if not (roles := self.vocabulary.roles).lacking:
             return np.array([roles.beginning], np.int32), np.array([roles.separator], np.int32)
-        return self.begin_ids, np.array(around(self.model)[1] if self.is_library else [], np.int32)
+        has_library = self.model is not None and not self.needs_tensorflow_text
+        return self.begin_ids, np.array(around(self.model)[1] if has_library else [], np.int32)
 
     @property
     def end_ids(self) -> tuple[int, int]:
@@ -119,6 +120,4 @@ class Tokenizer(NamedTuple):
             unknown = self.vocabulary.of_role("unknown")
             library = pipelines.word_pieces(self.vocabulary.tokens, self.lower_case, self.strip_accents, unknown)
             tokenize = partial(pipelines.encode, library)
-        if self.vocabulary.tokenizer_type in ("bpe", *LIBRARY):
-            return tokenize
-        return lambda texts: tokenize(list(map(cut_spaceless, texts)))
+        return (lambda texts: tokenize(list(map(cut_spaceless, texts)))) if self.cuts_clauses else tokenize

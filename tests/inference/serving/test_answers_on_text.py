@@ -172,7 +172,7 @@ def test_words_have_the_places_of_training_for_every_code_point(tokenizer_type):
     codes = [code for code in CODES if code < 0x3400 or 0xA000 <= code < 0x12000 or code % 17 == 0]
     samples = [f"{chr(code) * 2}a{chr(code)}a " for code in codes]
     texts = ["", *("".join(samples[begin : begin + 9]) for begin in range(0, len(samples), 9))]
-    found = word_span_graph.WordSpanGraph(tokenizer_type)(tf.strings.unicode_decode(texts, "UTF-8"))
+    found = word_span_graph.words_of(tf.strings.unicode_decode(texts, "UTF-8"), tokenizer_type)
     expected = [(number, *span) for number, text in enumerate(texts) for span in word_spans(text, tokenizer_type)]
     assert list(zip(*(each.numpy().tolist() for each in found[1:]), strict=True)) == expected
     strings = [each.decode() for each in found.strings.numpy()]

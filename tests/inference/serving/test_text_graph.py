@@ -12,7 +12,7 @@ from tests.test_predict import BERT, Drawn, load, sentencepiece
 from tests.tokenizer import libraries
 from tftrain.finetune.encoding import ExampleEncoder, Sequences
 from tftrain.inference import trained_model
-from tftrain.inference.serving.text_graph import CharacterGraph, TextGraph, WordPieceGraph
+from tftrain.inference.serving.text_graph import TextGraph, WordPieceGraph, words_of
 from tftrain.tokenizer import tokenizer_files
 from tftrain.tokenizer.normalization import bert_words
 from tftrain.tokenizer.tokenizer_files import Tokenizer as ModelTokenizer
@@ -32,13 +32,13 @@ TEXTS += [
 @pytest.fixture(scope="module", params=[(True,), (False,), (True, False), (False, True)], ids=str)
 def normalizers(request):
     """Both ways to the words of a text for values of lower_case and, if it differs, strip_accents."""
-    return bert_words(*request.param), CharacterGraph(*request.param)
+    return bert_words(*request.param), lambda texts: words_of(texts, *request.param)
 
 
 def assert_same_words(normalizers, texts):
-    words_of, graph = normalizers
-    found = tf.function(graph.words, autograph=False)(tf.constant(texts)).to_list()
-    expected = [words_of(text) for text in texts]
+    specified, graph = normalizers
+    found = tf.function(graph, autograph=False)(tf.constant(texts)).to_list()
+    expected = [specified(text) for text in texts]
     decoded = [[word.decode() for word in words] for words in found]
     assert [each for each in zip(texts, decoded, expected, strict=True) if each[1] != each[2]] == []
 

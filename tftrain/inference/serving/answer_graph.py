@@ -9,9 +9,11 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.finetune.squad import longest_query
-from tftrain.inference.serving.signature import ServedModel
-from tftrain.inference.serving.word_span_graph import Words, WordSpanGraph, characters
+from tftrain.inference.serving.code_points import substrings
+from tftrain.inference.serving.signature import QUESTION, Outputs, ServedModel, Signature
+from tftrain.inference.serving.word_span_graph import words_of
 from tftrain.inference.trained_model import answer_settings, encoder_batch
 from tftrain.model.transformer import Transformer
 from tftrain.tokenizer.roles import Roles
@@ -30,90 +32,80 @@ class Windows(NamedTuple):
     is_best: tf.Tensor  # whether that has more context on both sides here than in any other window, bool [w, S]
 
 
-class AnswerGraph:
-    """Answers questions, with a model for question_answering and its tokenizer as a graph."""
+def answers(source: ServedModel) -> Signature | None:
+    """Returns what answers questions; None if the model is not for question_answering or its tokenizer has no ops.
 
-    def __init__(self, source: ServedModel):
-        model, self._text = source.model, source.text
-        self._settings = answer_settings(model, source.null_score_threshold, source.top_k)
-        self._has_null = source.null_score_threshold is not None
-        self._network, self._max_seq_length = model.network, model.max_seq_length
-        vocabulary = model.tokenizer.vocabulary
-        self._spans = WordSpanGraph(vocabulary.tokenizer_type)
-        self._roles, self._padding_id = vocabulary.roles, vocabulary.padding_id
+    It maps questions, string [n], and contexts, string [n], to:
+        answer: string [n]: the characters of the context from `start` up to `end`; "" if there is no answer. A byte of
+            a context that is not UTF-8 counts as one character, U+FFFD.
+        score: fp32 [n], sum of the logits of its ends.
+        null_score: fp32 [n], the same of the answer that there is none.
+        start, end: int32 [n], in characters (code points) of the context; 0 and 0 if there is no answer.
+    """
+    model, text, threshold = source.model, source.text, source.null_score_threshold
+    if text is None or model.config.task != "question_answering":
+        return None
+    settings, vocabulary = answer_settings(model, threshold, source.top_k), model.tokenizer.vocabulary
+    roles, longest = vocabulary.roles, model.max_seq_length
 
-    def __call__(self, question: tf.Tensor, context: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns answers to questions, string [n], about contexts, string [n].
-
-        A byte of a context that is not UTF-8 counts as one character, U+FFFD.
-
-        Returns:
-            answer: string [n]: the characters of the context from `start` up to `end`; "" if there is no answer.
-            score: fp32 [n], sum of the logits of its ends.
-            null_score: fp32 [n], the same of the answer that there is none.
-            start, end: int32 [n], in characters (code points) of the context; 0 and 0 if there is no answer.
-        """
+    def answer(question: tf.Tensor, context: tf.Tensor) -> Outputs:
         equal = tf.debugging.assert_equal(
             tf.size(question), tf.size(context), "question and context: expected as many of one as of the other"
         )
         with tf.control_dependencies([equal]):
             codes = tf.strings.unicode_decode(context, "UTF-8")
-        words = self._spans(codes)
-        windows, word = self._windows(question, words, codes.nrows())
-        logits = _logits(self._network, windows.batch)
-        score, first, last = self._best(windows, word, logits)
+        words = words_of(codes, vocabulary.tokenizer_type)
+        asked = text.tokenize(question)[:, : longest_query(settings.max_query_length, longest, roles)]
+        pieces = text.tokenize(words.strings)
+        word = tf.cast(pieces.value_rowids(), tf.int32)  # that each token of all contexts is of
+        rows = tf.gather(tf.cast(words.text, tf.int64), word)
+        tokens = tf.RaggedTensor.from_value_rowids(pieces.flat_values, rows, nrows=codes.nrows())
+        windows = divide(asked, tokens, roles, longest, settings.doc_stride, vocabulary.padding_id)
+        logits = _logits(model.network, windows.batch)
+        score, first, last = _best(windows, word, logits, settings)
         null = tf.math.segment_min(tf.reduce_sum(logits[:, 0], axis=-1), windows.question)
         is_null = tf.math.is_inf(score)
-        if self._has_null:  # In fp64, as `squad_answers` compares them.
-            difference = tf.cast(null, tf.float64) - tf.cast(score, tf.float64)
-            is_null |= difference > self._settings.null_score_threshold
+        if threshold is not None:  # In fp64, as `squad_answers` compares them.
+            is_null |= tf.cast(null, tf.float64) - tf.cast(score, tf.float64) > settings.null_score_threshold
         pairs = ((words.begins, first), (words.ends, last))
         start, end = (tf.where(is_null, 0, gather_or_zero(places, index)) for places, index in pairs)
         places = (codes.row_starts() + tf.cast(each, tf.int64) for each in (start, end))
         return {
-            "answer": characters(codes.flat_values, *places),
+            "answer": substrings(codes.flat_values, *places),
             "score": tf.where(is_null, null, score),
             "null_score": null,
             "start": start,
             "end": end,
         }
 
-    def _windows(self, question: tf.Tensor, words: Words, rows: tf.Tensor) -> tuple[Windows, tf.Tensor]:
-        """Returns windows, and the word of each token of all contexts, int32 [tokens]."""
-        asked = self._text.tokenize(question)
-        kept = longest_query(self._settings.max_query_length, self._max_seq_length, self._roles)
-        pieces = self._text.tokenize(words.strings)
-        word = tf.cast(pieces.value_rowids(), tf.int32)
-        context = tf.RaggedTensor.from_value_rowids(
-            pieces.flat_values, tf.gather(tf.cast(words.text, tf.int64), word), nrows=rows
-        )
-        sizes = self._max_seq_length, self._settings.doc_stride
-        windows = divide(asked[:, :kept], context, self._roles, *sizes, self._padding_id)
-        return windows, word
+    return Signature(answer, QUESTION)
 
-    def _best(self, windows: Windows, word: tf.Tensor, logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Returns the best range of words of each question: its score, -inf if there is none, first and last word."""
-        count = tf.minimum(self._settings.n_best, tf.shape(logits)[1])
-        begin_scores, begins = tf.math.top_k(tf.where(windows.is_best, logits[..., 0], -tf.float32.max), count)
-        end_scores, ends = tf.math.top_k(tf.where(windows.is_part, logits[..., 1], -tf.float32.max), count)
-        tokens = (tf.gather(windows.token, places, batch_dims=1) for places in (begins, ends))
-        first, last = (gather_or_zero(word, token) for token in tokens)
-        fits = tf.gather(windows.is_best, begins, batch_dims=1)[:, :, tf.newaxis]
-        fits &= tf.gather(windows.is_part, ends, batch_dims=1)[:, tf.newaxis]
-        fits &= begins[:, :, tf.newaxis] <= ends[:, tf.newaxis]
-        fits &= last[:, tf.newaxis] - first[:, :, tf.newaxis] < self._settings.max_answer_length
-        scores = tf.where(fits, begin_scores[:, :, tf.newaxis] + end_scores[:, tf.newaxis], -float("inf"))
-        # The first of equal scores counts: window by window, then the better beginning, then the better end.
-        scores = tf.reshape(scores, [-1, count * count])
-        choice = tf.argmax(scores, axis=1, output_type=tf.int32)
-        highest = tf.gather(scores, choice, batch_dims=1)
-        best = tf.math.segment_max(highest, windows.question)
-        number = tf.range(tf.size(highest))
-        is_best = highest == tf.gather(best, windows.question)
-        window = tf.math.segment_min(tf.where(is_best, number, tf.int32.max), windows.question)
-        choice = tf.gather(choice, window)
-        first = tf.gather(tf.gather(first, window), choice // count, batch_dims=1)
-        return best, first, tf.gather(tf.gather(last, window), choice % count, batch_dims=1)
+
+def _best(
+    windows: Windows, word: tf.Tensor, logits: tf.Tensor, settings: FineTuningConfig
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns the best range of words of each question: its score, -inf if there is none, first and last word."""
+    count = tf.minimum(settings.n_best, tf.shape(logits)[1])
+    begin_scores, begins = tf.math.top_k(tf.where(windows.is_best, logits[..., 0], -tf.float32.max), count)
+    end_scores, ends = tf.math.top_k(tf.where(windows.is_part, logits[..., 1], -tf.float32.max), count)
+    tokens = (tf.gather(windows.token, places, batch_dims=1) for places in (begins, ends))
+    first, last = (gather_or_zero(word, token) for token in tokens)
+    fits = tf.gather(windows.is_best, begins, batch_dims=1)[:, :, tf.newaxis]
+    fits &= tf.gather(windows.is_part, ends, batch_dims=1)[:, tf.newaxis]
+    fits &= begins[:, :, tf.newaxis] <= ends[:, tf.newaxis]
+    fits &= last[:, tf.newaxis] - first[:, :, tf.newaxis] < settings.max_answer_length
+    scores = tf.where(fits, begin_scores[:, :, tf.newaxis] + end_scores[:, tf.newaxis], -float("inf"))
+    # The first of equal scores counts: window by window, then the better beginning, then the better end.
+    scores = tf.reshape(scores, [-1, count * count])
+    choice = tf.argmax(scores, axis=1, output_type=tf.int32)
+    highest = tf.gather(scores, choice, batch_dims=1)
+    best = tf.math.segment_max(highest, windows.question)
+    is_best = highest == tf.gather(best, windows.question)
+    number = tf.where(is_best, tf.range(tf.size(highest)), tf.int32.max)
+    window = tf.math.segment_min(number, windows.question)
+    choice = tf.gather(choice, window)
+    first = tf.gather(tf.gather(first, window), choice // count, batch_dims=1)
+    return best, first, tf.gather(tf.gather(last, window), choice % count, batch_dims=1)
 
 
 def _logits(network: Transformer, batch: dict[str, tf.Tensor]) -> tf.Tensor:

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from tokenizers import normalizers
 
-from tftrain.inference.serving.code_points import CODES, Kinds, Replacements, characters
+from tftrain.inference.serving.code_points import CODES, characters, looked_up, replaced
 from tftrain.tokenizer import character_map
 
 _LONGEST = 5  # bytes of a grapheme that is looked up as a whole
@@ -36,7 +36,7 @@ class CharacterMapGraph(tf.Module):
         joined = normalizers.Precompiled(content).normalize_str(between.join(f"{chr(code)}x" for code in single))
         if joined != between.join(f"{value}x" for value in single.values()):
             raise ValueError("a character of its Precompiled map joins the letter after it")
-        self._single = Replacements(single)
+        self._single = single
         more = {key: value for key, value in entries.items() if len(key) > 1} or {"\0\0": ""}
         values = tf.lookup.KeyValueTensorInitializer(tf.constant(list(more)), tf.constant(list(more.values())))
         self._graphemes = tf.lookup.StaticHashTable(values, "\0")
@@ -45,14 +45,14 @@ class CharacterMapGraph(tf.Module):
         for begin, end in _RESERVED:
             kinds[begin:end] = _CONTROL
         kinds[marks] = _MARK
-        self._kinds = Kinds(kinds)
+        self._kinds = looked_up(kinds)
 
     def __call__(self, texts: tf.Tensor) -> tf.Tensor:
         """Maps strings [n] to strings [n]."""
         codes = tf.strings.unicode_decode(texts, "UTF-8")
         flat, rows = codes.flat_values, codes.value_rowids()
         own, kind = characters(flat), self._kinds(flat)
-        is_key, string = self._single(flat, own)
+        is_key, string = replaced(flat, own, self._single)
         joins = (kind[1:] == _MARK) & (kind[:-1] != _CONTROL)
         joins |= (flat[:-1] == ord("\r")) & (flat[1:] == ord("\n"))
         joins = tf.concat([tf.zeros_like(is_key[:1]), joins & (rows[1:] == rows[:-1])], 0)
@@ -63,16 +63,16 @@ class CharacterMapGraph(tf.Module):
         )
         # Which string of the whole grapheme replaces it: of its first character, of the first two, of the first three.
         first = tf.where(~joins)[:, 0]
-        replaced = tf.where(tf.gather(is_key, first), tf.gather(string, first), "\0")
+        whole = tf.where(tf.gather(is_key, first), tf.gather(string, first), "\0")
         beginning = tf.gather(own, first)
         for place in (1, 2):
             inside = tf.minimum(first + place, tf.size(flat, tf.int64) - 1)
             is_there = tf.gather(grapheme, inside) == tf.range(tf.size(first))
             beginning = tf.strings.join([beginning, tf.where(is_there, tf.gather(own, inside), "")])
             value = tf.where(is_there, self._graphemes.lookup(beginning), "\0")
-            replaced = tf.where(replaced == "\0", value, replaced)
-        replaced = tf.gather(replaced, grapheme)
-        string = tf.where(is_whole & (replaced != "\0"), tf.where(joins, "", replaced), string)
+            whole = tf.where(whole == "\0", value, whole)
+        whole = tf.gather(whole, grapheme)
+        string = tf.where(is_whole & (whole != "\0"), tf.where(joins, "", whole), string)
         return tf.strings.reduce_join(codes.with_flat_values(string), axis=1)
 
 

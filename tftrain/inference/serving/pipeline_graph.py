@@ -15,7 +15,7 @@ import tensorflow as tf
 from tokenizers import Regex, Tokenizer, normalizers
 
 from tftrain.inference.serving.character_map_graph import CharacterMapGraph
-from tftrain.inference.serving.code_points import CODES, Kinds, characters
+from tftrain.inference.serving.code_points import CODES, characters, looked_up
 from tftrain.inference.serving.piece_graphs import MergeGraph, UnigramGraph
 from tftrain.tokenizer.pipelines import NO_TEXT
 
@@ -28,12 +28,10 @@ Step = Callable[[tf.Tensor], tf.Tensor]
 
 
 class PipelineGraph(tf.Module):
-    """Turns texts into ids, with the tables of a tokenizer in the library's format.
+    """Turns texts into ids, with the tables of a tokenizer in the library's format."""
 
-    Attributes:
-        modules: the graphs with tables, which a SavedModel tracks.
-        needs_tensorflow_text: whether there are ops of tensorflow-text.
-    """
+    modules: list[tf.Module]  # the graphs with tables, which a SavedModel tracks
+    needs_tensorflow_text: bool = False  # whether there are ops of tensorflow-text
 
     def __init__(self, model: bytes, unspelled: Collection[str], mask: str | None):
         """Takes the special tokens that no text spells, and the one that a call with `with_mask` finds, if any.
@@ -44,8 +42,7 @@ class PipelineGraph(tf.Module):
         super().__init__()
         # The library reads numbers with an error of their last bit, which decides between paths of one score.
         content = json.loads(Tokenizer.from_buffer(model).to_str())
-        self.modules: list[tf.Module] = []
-        self.needs_tensorflow_text = False
+        self.modules = []
         steps = self._normalizers(content.get("normalizer"))
         added = content.get("added_tokens") or []
         hidden = unspelled or {each["content"] for each in added if each["special"]}
@@ -53,11 +50,12 @@ class PipelineGraph(tf.Module):
         for each in found:
             if each["single_word"] or (each["normalized"] and steps):
                 raise ValueError(f"its added token {each['content']!r} is a whole word, or of normalized text")
-        self._parts = AddedTokens(found)
-        self._parts_with_mask = AddedTokens([*found, *(each for each in added if each["content"] == mask)])
+        masks = [each for each in added if each["content"] == mask]
+        # Lists are no attributes: a SavedModel would look for variables in them.
+        self._parts = functools.partial(_parts, found)
+        self._parts_with_mask = functools.partial(_parts, [*found, *masks])
         self._of_first, self._of_bytes, splits = False, False, []
         self._add_words(content.get("pre_tokenizer"), splits, bool(steps))
-        # Lists of functions are no attributes: a SavedModel would look for variables in them.
         self._normalize, self._divide = _composed(steps), _composed(splits)
         own = content["model"]
         kind = own.get("type", "BPE")
@@ -121,7 +119,7 @@ class PipelineGraph(tf.Module):
                 raise ValueError("its pre-tokenizer has ByteLevel after another one")
             if own["add_prefix_space"]:
                 splits.append(lambda texts: tf.strings.regex_replace(texts, r"\A([^ ])", r" \1"))
-            splits.append(ByteWords())
+            splits.append(_byte_words())
         else:
             raise ValueError(f"its pre-tokenizer has {kind}, or other words than those of GPT-2")
 
@@ -144,49 +142,40 @@ class PipelineGraph(tf.Module):
         return divide
 
 
-class AddedTokens:
-    """Divides texts at added tokens."""
+def _parts(added: Sequence[Mapping[str, Any]], texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor]:
+    """Divides texts at added tokens, as tokenizer.json has them; the longest that begins in a place counts.
 
-    def __init__(self, added: Sequence[Mapping[str, Any]]):
-        """Takes the tokens as tokenizer.json has them. Of those that begin in a place, the longest counts."""
-        self._added = sorted(added, key=lambda each: -len(each["content"]))
-
-    def __call__(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor]:
-        """Returns the parts of texts, string [n, parts], and the id of each, int32 [all parts]; -1 if it is text."""
-        begin = NO_TEXT + NO_TEXT[0]
-        if self._added:
-            several = "|".join(_escaped(each["content"]) for each in self._added)
-            texts = tf.strings.regex_replace(texts, f"({several})", f"{begin}\\1{NO_TEXT}")
-        for each in self._added:
-            token = begin + each["content"] + NO_TEXT
-            before, after = (f"{_SPACE}*" if each[side] else "" for side in ("lstrip", "rstrip"))
-            if before or after:
-                texts = tf.strings.regex_replace(texts, before + _escaped(token) + after, _rewritten(token))
-        parts = tf.strings.split(texts, NO_TEXT)
-        parts = tf.ragged.boolean_mask(parts, parts != "")
-        number = tf.fill(tf.shape(parts.flat_values), -1)
-        for each in self._added:
-            number = tf.where(parts.flat_values == NO_TEXT[0] + each["content"], each["id"], number)
-        return parts, number
+    Returns the parts of texts, string [n, parts], and the id of each, int32 [all parts]; -1 if it is text.
+    """
+    begin, added = NO_TEXT + NO_TEXT[0], sorted(added, key=lambda each: -len(each["content"]))
+    if added:
+        several = "|".join(_escaped(each["content"]) for each in added)
+        texts = tf.strings.regex_replace(texts, f"({several})", f"{begin}\\1{NO_TEXT}")
+    for each in added:
+        token = begin + each["content"] + NO_TEXT
+        before, after = (f"{_SPACE}*" if each[side] else "" for side in ("lstrip", "rstrip"))
+        if before or after:
+            texts = tf.strings.regex_replace(texts, before + _escaped(token) + after, _rewritten(token))
+    parts = tf.strings.split(texts, NO_TEXT)
+    parts = tf.ragged.boolean_mask(parts, parts != "")
+    number = tf.fill(tf.shape(parts.flat_values), -1)
+    for each in added:
+        number = tf.where(parts.flat_values == NO_TEXT[0] + each["content"], each["id"], number)
+    return parts, number
 
 
-class ByteWords:
-    """Puts borders between the words of GPT-2's expression, whose kinds of characters are those of the library."""
+def _byte_words() -> Step:
+    """Returns what puts borders between GPT-2's words; the library says of which kind each character is."""
+    kinds, codes, last, space = np.zeros([0x110000], np.int32), CODES[:-1], chr(CODES[-1]), 3
+    for kind, expression in enumerate((r"\p{L}", r"\p{N}", r"\s"), 1):
+        rest = normalizers.Replace(Regex(expression), "").normalize_str(last.join(map(chr, codes)))
+        kinds[[code for code, each in zip(codes, rest.split(last), strict=True) if not each]] = kind
+    kind_of = looked_up(kinds)
 
-    def __init__(self) -> None:
-        """Asks the library for the kind of each code point."""
-        kinds, codes, last = np.zeros([0x110000], np.int32), CODES[:-1], chr(CODES[-1])
-        for kind, expression in enumerate((r"\p{L}", r"\p{N}", r"\s"), 1):
-            rest = normalizers.Replace(Regex(expression), "").normalize_str(last.join(map(chr, codes)))
-            kinds[[code for code, each in zip(codes, rest.split(last), strict=True) if not each]] = kind
-        self._kinds = Kinds(kinds)
-
-    def __call__(self, texts: tf.Tensor) -> tf.Tensor:
-        """Maps strings [n] to strings with borders, [n]."""
-        space = 3
+    def divide(texts: tf.Tensor) -> tf.Tensor:
         codes = tf.strings.unicode_decode(texts, "UTF-8")
         flat, rows = codes.flat_values, codes.value_rowids()
-        kind = self._kinds(flat)
+        kind = kind_of(flat)
 
         def shifted(x: tf.Tensor, by: int) -> tf.Tensor:
             """Returns what is `by` places later in the same text, 0 where nothing is; codes and kinds plus 1."""
@@ -211,6 +200,8 @@ class ByteWords:
         own = characters(flat)
         own = tf.where(starts, tf.strings.join([NO_TEXT, own]), own)
         return tf.strings.reduce_join(codes.with_flat_values(own), axis=1)
+
+    return divide
 
 
 def _composed(steps: Sequence[Step]) -> Step:

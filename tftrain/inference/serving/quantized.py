@@ -18,12 +18,10 @@ _LARGEST = 127
 
 
 class QuantizedTable(tf.Module):
-    """A matrix in 8 bits that takes the place of a variable, fp32 with two axes.
+    """A matrix in 8 bits that takes the place of a variable, fp32 with two axes."""
 
-    Attributes:
-        values: int8, of the matrix's shape.
-        scale: fp32, [1, outputs] or [words, 1].
-    """
+    values: tf.Variable  # int8, of the matrix's shape
+    scale: tf.Variable  # fp32, [1, outputs] or [words, 1]
 
     def __init__(self, matrix: tf.Variable, axis: int):
         """Rounds a matrix; the elements of one channel lie along the axis."""

@@ -38,13 +38,6 @@ class ServedModel(NamedTuple):
     input_names: str = "tftrain"  # whose names and types functions of token ids have, or "transformers"
 
     @property
-    def ids(self) -> tuple[tf.TensorSpec, ...]:
-        """The inputs of functions of token ids; padding only where it means something, and token types likewise."""
-        config = self.model.config
-        is_of_tokens = config.is_causal and not config.is_fine_tuned
-        return IDS[: 1 if is_of_tokens else 3 if config.family.token_types else 2]
-
-    @property
     def has_pooler(self) -> bool:
         """Whether there is a pooled first token."""
         return describe(self.model.config).head("pooler") is not None and "pooler" not in self.model.missing
@@ -86,9 +79,11 @@ def with_a_place(ids: tf.Tensor) -> tf.Tensor:
 
 def on_ids(source: ServedModel, run: Callable[..., Outputs]) -> Signature:
     """Returns the signature of a function of token ids, with names and types as `source.input_names` says."""
-    named = _THEIRS if source.input_names == "transformers" else {}
-    dtype = tf.int64 if named else tf.int32
-    inputs = tuple(tf.TensorSpec(spec.shape, dtype, named.get(spec.name, spec.name)) for spec in source.ids)
+    named, config = _THEIRS if source.input_names == "transformers" else {}, source.model.config
+    dtype, is_of_tokens = tf.int64 if named else tf.int32, config.is_causal and not config.is_fine_tuned
+    # Padding and token types only where they mean something.
+    used = IDS[: 1 if is_of_tokens else 3 if config.family.token_types else 2]
+    inputs = tuple(tf.TensorSpec(spec.shape, dtype, named.get(spec.name, spec.name)) for spec in used)
 
     def renamed(*values: tf.Tensor, **given: tf.Tensor) -> Outputs:
         given |= dict(zip((spec.name for spec in inputs), values, strict=False))

@@ -11,11 +11,10 @@ import tensorflow as tf
 from tftrain.finetune.encoding import ExampleEncoder
 from tftrain.host.user_code import CLASS
 from tftrain.inference.generation import drawn
-from tftrain.inference.serving.answer_graph import AnswerGraph
+from tftrain.inference.serving.answer_graph import answers
 from tftrain.inference.serving.signature import (
     GENERATED,
     PAIR,
-    QUESTION,
     TEXT,
     Outputs,
     ServedModel,
@@ -182,23 +181,23 @@ def _candidates(source: ServedModel, logits: tf.Tensor) -> Outputs:
     return {"tokens": tf.gather(tf.constant(tokens), best), "probabilities": probabilities}
 
 
-# Maps what the head gives, fp32, and input_mask to the outputs of a signature.
-Finish = Callable[[ServedModel, tf.Tensor, tf.Tensor], Outputs]
+# Maps what the head gives, fp32, to the outputs of a signature.
+Finish = Callable[[ServedModel, tf.Tensor], Outputs]
 _PROBABILITIES = {"classification": tf.nn.softmax, "multi_label": tf.nn.sigmoid}
 
 
-def _classes(source: ServedModel, logits: tf.Tensor, mask: tf.Tensor) -> Outputs:
+def _classes(source: ServedModel, logits: tf.Tensor) -> Outputs:
     """Returns logits and probabilities: of one of the classes, or of each by itself if a text may have several."""
     return {"logits": logits, "probabilities": _PROBABILITIES[source.model.config.task](logits)}
 
 
-def _named(source: ServedModel, logits: tf.Tensor, mask: tf.Tensor) -> Outputs:
+def _named(source: ServedModel, logits: tf.Tensor) -> Outputs:
     """Returns probabilities and the names of their classes, [n, classes] both: a row for each text, as servers want."""
     classes = tf.tile(tf.constant(source.model.config.labels)[tf.newaxis], [tf.shape(logits)[0], 1])
-    return {"classes": classes, "probabilities": _classes(source, logits, mask)["probabilities"]}
+    return {"classes": classes, "probabilities": _classes(source, logits)["probabilities"]}
 
 
-def _number(source: ServedModel, outputs: tf.Tensor, mask: tf.Tensor) -> Outputs:
+def _number(source: ServedModel, outputs: tf.Tensor) -> Outputs:
     return {"number": outputs[:, 0]}
 
 
@@ -210,7 +209,7 @@ def _on_ids(finish: Finish, tasks: Collection[str], source: ServedModel) -> Sign
 
     def run(input_ids: tf.Tensor, input_mask: tf.Tensor, token_type_ids: Given = None) -> Outputs:
         outputs = network.task_outputs(encoder_batch(input_ids, input_mask, token_type_ids))
-        return finish(source, fp32(outputs), input_mask)
+        return finish(source, fp32(outputs))
 
     return on_ids(source, run)
 
@@ -225,16 +224,9 @@ def _on_text(
 
     def run(**texts: tf.Tensor) -> Outputs:
         batch = text_graph.examples(*(texts[spec.name] for spec in inputs))
-        return finish(source, fp32(network.task_outputs(batch)), batch["input_mask"])
+        return finish(source, fp32(network.task_outputs(batch)))
 
     return Signature(run, inputs)
-
-
-def _answer_text(source: ServedModel) -> Signature | None:
-    """Questions and contexts to answers, with their places in the context; see `AnswerGraph`."""
-    if source.text is None or source.model.config.task != "question_answering":
-        return None
-    return Signature(AnswerGraph(source), QUESTION)
 
 
 OF_DECODERS: dict[str, Builder] = {
@@ -254,15 +246,15 @@ OF_ENCODERS: dict[str, Builder] = {
     "regress": partial(_on_ids, _number, ("regression",)),
     "regress_text": partial(_on_text, _number, ("regression",), TEXT),
     "regress_pair": partial(_on_text, _number, ("regression",), PAIR),
-    "classify_tokens": partial(_on_ids, lambda source, logits, mask: {"logits": logits}, ("token_classification",)),
-    "numbers": partial(_on_ids, lambda _, x, mask: {"numbers": x}, (CLASS,)),
+    "classify_tokens": partial(_on_ids, lambda _, logits: {"logits": logits}, ("token_classification",)),
+    "numbers": partial(_on_ids, lambda _, x: {"numbers": x}, (CLASS,)),
     # The logits of both ends of an answer, [n, S] each.
     "answer": partial(
-        _on_ids, lambda _, x, mask: {"start_logits": x[..., 0], "end_logits": x[..., 1]}, ("question_answering",)
+        _on_ids, lambda _, x: {"start_logits": x[..., 0], "end_logits": x[..., 1]}, ("question_answering",)
     ),
-    "answer_text": _answer_text,
+    "answer_text": answers,
     # Vectors, [n, D]: what the task compares. Those of token ids have no prompt but what the ids say, which is pooled.
-    "embed": partial(_on_ids, lambda source, x, mask: {"embedding": x}, ("embedding",)),
+    "embed": partial(_on_ids, lambda _, x: {"embedding": x}, ("embedding",)),
     "embed_text": partial(_embed_text, 0),
     "embed_text_pair": partial(_embed_text, 1),
 }

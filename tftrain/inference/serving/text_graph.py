@@ -15,9 +15,9 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from tftrain.inference.serving.code_points import Kinds, Replacements, characters
+from tftrain.inference.serving.code_points import Kinds, characters, looked_up, replaced
 from tftrain.inference.serving.piece_graphs import table
-from tftrain.inference.serving.pipeline_graph import PipelineGraph
+from tftrain.inference.serving.pipeline_graph import PipelineGraph, Step
 from tftrain.inference.trained_model import TrainedModel, encoder_batch
 from tftrain.tokenizer.normalization import LONGEST_WORD, translations
 from tftrain.tokenizer.vocabulary import LIBRARY, Vocabulary
@@ -42,12 +42,10 @@ def graph_of(model: TrainedModel) -> tuple["TextGraph | None", str]:
 
 
 class TextGraph(tf.Module):
-    """Turns texts into what the model reads, with the tables of a tokenizer that has ops.
+    """Turns texts into what the model reads, with the tables of a tokenizer that has ops."""
 
-    Attributes:
-        tokenize: returns the token ids of texts without special tokens: string [n] to int32 [n, tokens].
-        needs_tensorflow_text: whether there are ops of tensorflow-text.
-    """
+    tokenize: Step  # returns the token ids of texts without special tokens: string [n] to int32 [n, tokens]
+    needs_tensorflow_text: bool  # whether there are ops of tensorflow-text
 
     def __init__(self, model: TrainedModel):
         super().__init__()
@@ -57,23 +55,23 @@ class TextGraph(tf.Module):
         self._ids = self._prompts if model.config.is_causal else self._sentences
         self._longest = int(min(model.longest, 2**31 - 1))
         self._max_seq_length = model.max_seq_length
-        self._pipeline, cuts, self.needs_tensorflow_text = None, True, tokenizer.needs_tensorflow_text
-        if tokenizer.is_library:
-            mask = self._vocabulary.of_role("mask") if tokenizer.finds_masks else None
-            self._pipeline, cuts = PipelineGraph(tokenizer.model, tokenizer.unspelled, mask), tokenizer.has_added_tokens
-            tokenize, self.needs_tensorflow_text = self._pipeline, self._pipeline.needs_tensorflow_text
-        elif tokenizer.needs_tensorflow_text:
+        self.needs_tensorflow_text = tokenizer.needs_tensorflow_text
+        if tokenizer.needs_tensorflow_text:
             from tftrain.tokenizer.tensorflow_text import ops
 
             self._tokenizer = ops(tokenizer.vocabulary, tokenizer.lower_case, tokenizer.model)
             tokenize = self._tokenizer.tokenize
+        elif tokenizer.model is not None:
+            mask = self._vocabulary.of_role("mask") if tokenizer.finds_masks else None
+            self._pipeline = tokenize = PipelineGraph(tokenizer.model, tokenizer.unspelled, mask)
+            self.needs_tensorflow_text = self._pipeline.needs_tensorflow_text
         else:
-            words = CharacterGraph(tokenizer.lower_case, tokenizer.strip_accents).words
             self._pieces = WordPieceGraph(tokenizer.vocabulary)
 
             def tokenize(texts: tf.Tensor) -> tf.RaggedTensor:
-                return self._pieces(words(texts))
+                return self._pieces(words_of(texts, tokenizer.lower_case, tokenizer.strip_accents))
 
+        cuts = tokenizer.cuts_clauses
         self.tokenize = lambda texts: tokenize(tf.strings.regex_replace(texts, _SPACELESS, r"\1 ") if cuts else texts)
 
     def __call__(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -140,35 +138,29 @@ class TextGraph(tf.Module):
         return dense, tf.sequence_mask(ids.row_lengths(), tf.shape(dense)[1], tf.int32)
 
 
-class CharacterGraph:
-    """Normalizes texts, and splits them into words, as `bert_words` with the same arguments."""
-
-    def __init__(self, lower_case: bool, strip_accents: bool | None = None):
-        self._kinds, replaced = tables(lower_case, strip_accents)
-        self._replacements = Replacements(replaced)
-
-    def words(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Returns the normalized words of texts: string [n] to [n, words]."""
-        codes = tf.strings.unicode_decode(texts, "UTF-8")
-        flat = codes.flat_values
-        kind, own = self._kinds(flat), characters(flat)
-        _, string = self._replacements(flat, own)
-        string = tf.where(kind == ISOLATE, tf.strings.join([" ", own, " "]), string)
-        string = tf.where(kind == SPACE, " ", string)
-        string = tf.where(kind == DELETE, "", string)
-        return tf.strings.split(tf.strings.reduce_join(codes.with_flat_values(string), axis=1))
+def words_of(texts: tf.Tensor, lower_case: bool, strip_accents: bool | None = None) -> tf.RaggedTensor:
+    """Returns the normalized words of texts, string [n] to [n, words], as `bert_words` with the same arguments."""
+    kinds, replacements = tables(lower_case, strip_accents)
+    codes = tf.strings.unicode_decode(texts, "UTF-8")
+    flat = codes.flat_values
+    kind, own = kinds(flat), characters(flat)
+    _, string = replaced(flat, own, replacements)
+    string = tf.where(kind == ISOLATE, tf.strings.join([" ", own, " "]), string)
+    string = tf.where(kind == SPACE, " ", string)
+    string = tf.where(kind == DELETE, "", string)
+    return tf.strings.split(tf.strings.reduce_join(codes.with_flat_values(string), axis=1))
 
 
 @functools.cache
 def tables(lower_case: bool, strip_accents: bool | None) -> tuple[Kinds, dict[int, str]]:
     """Returns the kinds of code points, and what is replaced by what."""
-    kinds, replaced = np.full(sys.maxunicode + 1, KEEP, np.int32), {}
+    kinds, strings = np.full(sys.maxunicode + 1, KEEP, np.int32), {}
     for code, string in translations(lower_case, strip_accents).items():
         character = chr(code)
         kinds[code] = {character: KEEP, "": DELETE, " ": SPACE, f" {character} ": ISOLATE}.get(string, REPLACE)
         if kinds[code] == REPLACE:
-            replaced[code] = string
-    return Kinds(kinds), dict(sorted(replaced.items()))
+            strings[code] = string
+    return looked_up(kinds), dict(sorted(strings.items()))
 
 
 class WordPieceGraph(tf.Module):
