@@ -87,7 +87,7 @@ def assert_text_outputs(found):
     """Compares the signatures on text with the model that was trained."""
     model = load(BERT)
     samples = trained_model.TextEncoder(model)(TEXTS)
-    masked = candidates.MaskedTokens(model, top_k=3)(samples)
+    masked = candidates.masked_tokens(model, top_k=3)(samples)
     places = [(number, place) for number, sample in enumerate(samples) for place in sample.masks]
     assert list(zip(found["masked_tokens/text_index"], found["masked_tokens/position"], strict=True)) == places
     for each, tokens, values in zip(
@@ -193,7 +193,7 @@ def test_a_tokenizer_that_needs_tensorflow_text_is_in_a_model_beside(tmp_path, s
     assert [op in (tmp_path / folder / "saved_model.pb").read_bytes() for folder in ("1", "text/1")] == [False, True]
     text = f"\uff45very {own.vocabulary.of_role('mask')} layer"
     (sample,) = trained_model.TextEncoder(model)([text])
-    (expected,) = candidates.MaskedTokens(model, top_k=4)([sample])
+    (expected,) = candidates.masked_tokens(model, top_k=4)([sample])
     found = whole["masked_tokens"](text=tf.constant([text]))["tokens"].numpy()
     assert [[token.decode() for token in row] for row in found] == [[each.token for each in row] for row in expected]
 
@@ -204,7 +204,7 @@ def test_a_decoder_with_words_in_the_graph_names_the_next_token(tmp_path):
     write(tmp_path, model)
     texts = ["a b c", "", "x " * 30]
     samples = trained_model.TextEncoder(model)(texts)
-    expected = candidates.NextTokens(model, 4, 0)(samples)
+    expected = candidates.next_tokens(model, 4, 0)(samples)
     found = tf.saved_model.load(str(tmp_path / "1")).signatures["next_tokens"](text=tf.constant(texts))
     for each, tokens in zip(expected, found["tokens"].numpy(), strict=True):
         assert [candidate.token for candidate in each.candidates] == [token.decode() for token in tokens]

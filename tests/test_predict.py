@@ -81,7 +81,7 @@ def test_masked_tokens_are_those_of_the_library_that_wrote_the_model(place, outp
     ids = expected["input_ids"][row, :length].astype(np.int32)
     samples = [Sample(ids, np.arange(length), 0, 0, 0), Sample(np.tile(ids, 3), np.array([4]), 0, 0, 0)]
     tokens = model.tokenizer.vocabulary.tokens
-    found = candidates.MaskedTokens(model, top_k=4)(samples)
+    found = candidates.masked_tokens(model, top_k=4)(samples)
     assert [len(each) for each in found] == [length, 1]
     # Megatron-LM pads the vocabulary: rows without a token have no probability.
     probabilities = softmax(expected[output][row, :length, : len(tokens)])
@@ -97,7 +97,7 @@ def test_the_next_token_is_that_of_the_library_that_wrote_the_model():
         for row, length in enumerate((16, 3, 9))
     ]
     names = [candidates.decode_bytes([token]) for token in model.tokenizer.vocabulary.tokens]
-    for row, found in enumerate(candidates.NextTokens(model, top_k=3, max_new_tokens=0)(samples)):
+    for row, found in enumerate(candidates.next_tokens(model, top_k=3, max_new_tokens=0)(samples)):
         probabilities = softmax(expected["logits"][row, len(samples[row].ids) - 1])
         best = np.argsort(-probabilities)[:3]
         assert [each.token for each in found.candidates] == [names[number] for number in best]
@@ -114,7 +114,7 @@ def test_a_continuation_takes_the_best_token_each_time_and_stops_at_the_end_toke
         plain = np.append(plain, np.argmax(model.network.logits(x)[0, -1])).astype(np.int32)
         ends.append(int(plain[-1]))
     sample = Sample(ids, np.zeros(0, int), 0, 0, 0)
-    (found,) = candidates.NextTokens(model, top_k=1, max_new_tokens=25)([sample])
+    (found,) = candidates.next_tokens(model, top_k=1, max_new_tokens=25)([sample])
     assert found.text == model.tokenizer.vocabulary.decode(ends)
     # With the fourth new token as the end token, three are left.
     number = ends.index(ends[3])
@@ -122,7 +122,7 @@ def test_a_continuation_takes_the_best_token_each_time_and_stops_at_the_end_toke
     end = tokens.index("<|endoftext|>")
     tokens[end], tokens[ends[3]] = tokens[ends[3]], tokens[end]
     swapped = model._replace(tokenizer=model.tokenizer._replace(vocabulary=Vocabulary(tuple(tokens), "bpe")))
-    (found,) = candidates.NextTokens(swapped, top_k=1, max_new_tokens=25)([sample])
+    (found,) = candidates.next_tokens(swapped, top_k=1, max_new_tokens=25)([sample])
     assert found.text == swapped.tokenizer.vocabulary.decode(ends[:number])
 
 
@@ -250,7 +250,7 @@ def test_sentencepiece_tokens_are_those_of_its_own_library(sentencepiece):
     before, after = (processor.encode(part, out_type=str) for part in ("Every Batch ", " layers"))
     assert before
     assert [tokens[number] for number in sample.ids] == ["[CLS]", *before, "[MASK]", *after, "[SEP]"]
-    (found,) = candidates.MaskedTokens(model, top_k=3)([sample])
+    (found,) = candidates.masked_tokens(model, top_k=3)([sample])
     assert len(found) == 1
     assert {each.token for each in found[0]} <= set(tokens)
 
@@ -260,7 +260,7 @@ def test_a_decoder_with_positions_in_the_attention_reads_texts_of_any_length(sen
     (sample,) = trained_model.TextEncoder(model)(["every layer " * 30])
     assert sample.cut == 0
     assert len(sample.ids) > 16
-    (found,) = candidates.NextTokens(model, top_k=70, max_new_tokens=2)([sample])
+    (found,) = candidates.next_tokens(model, top_k=70, max_new_tokens=2)([sample])
     assert len(found.candidates) == len(sentencepiece.vocabulary)
     assert sum(each.probability for each in found.candidates) == pytest.approx(1, abs=1e-5)
 

@@ -213,7 +213,7 @@ def test_a_run_matches_exactly_what_generation_gives(files, tmp_path):
     rows = [json.loads(line) for line in (tmp_path / "run/predictions.jsonl").read_text().splitlines()]
     model = trained_model.load(ModelSource(init_checkpoint=f"hf:{tmp_path / 'hf'}"))
     prompts = [row["prompt"] for row in rows]
-    found = candidates.NextTokens(model, 1, 40)(trained_model.TextEncoder(model)(prompts))
+    found = candidates.next_tokens(model, 1, 40)(trained_model.TextEncoder(model)(prompts))
     matches = [each.text == row["completion"] for each, row in zip(found, rows, strict=True)]
     assert matches == [row["exact_match"] for row in rows]
     assert 0 < sum(matches) < len(rows)

@@ -29,51 +29,51 @@ class Continuation(NamedTuple):
     text: str
 
 
-class MaskedTokens:
-    """Predicts the masked tokens of samples: `top_k` candidates of each."""
+def masked_tokens(model: TrainedModel, top_k: int) -> Callable[[Sequence[Sample]], list[list[list[Candidate]]]]:
+    """Returns what predicts samples: `top_k` candidates of each masked token of each, the most probable first."""
+    network, vocabulary = model.network, model.tokenizer.vocabulary
 
-    def __init__(self, model: TrainedModel, top_k: int):
-        network, self._vocabulary = model.network, model.tokenizer.vocabulary
-        tokens = len(self._vocabulary)
+    @tf.function(input_signature=[_IDS, tf.TensorSpec([None], tf.int32)], autograph=False)
+    def encode(ids: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
+        hidden, _ = network.encode(encoder_batch(ids, tf.sequence_mask(lengths, tf.shape(ids)[1], tf.int32)))
+        return tf.reshape(hidden, [1, -1, hidden.shape[-1]])
 
-        @tf.function(input_signature=[_IDS, tf.TensorSpec([None], tf.int32)], autograph=False)
-        def encode(ids: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
-            hidden, _ = network.encode(encoder_batch(ids, tf.sequence_mask(lengths, tf.shape(ids)[1], tf.int32)))
-            return tf.reshape(hidden, [1, -1, hidden.shape[-1]])
+    @tf.function(autograph=False, reduce_retracing=True)
+    def best(hidden: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return most_probable(network.masked_lm(hidden, rows[tf.newaxis])[0], len(vocabulary), top_k)
 
-        @tf.function(autograph=False, reduce_retracing=True)
-        def predict(hidden: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            return most_probable(network.masked_lm(hidden, rows[tf.newaxis])[0], tokens, top_k)
-
-        self._encode, self._predict = encode, predict
-
-    def __call__(self, samples: Sequence[Sample]) -> list[list[list[Candidate]]]:
-        """Returns the candidates of each masked token of each sample, the most probable first."""
-        ids, lengths = padded([sample.ids for sample in samples], self._vocabulary.padding_id)
+    def predict(samples: Sequence[Sample]) -> list[list[list[Candidate]]]:
+        ids, lengths = padded([sample.ids for sample in samples], vocabulary.padding_id)
         rows = np.concatenate([sample.masks + number * ids.shape[1] for number, sample in enumerate(samples)])
         if not len(rows):
             return [[] for _ in samples]
-        hidden = self._encode(ids, lengths)
+        hidden = encode(ids, lengths)
         parts = (tf.constant(rows[begin : begin + _ROWS], tf.int32) for begin in range(0, len(rows), _ROWS))
-        candidates = (each for part in parts for each in named(self._vocabulary, *self._predict(hidden, part)))
+        candidates = (each for part in parts for each in _named(vocabulary, *best(hidden, part)))
         return [[next(candidates) for _ in sample.masks] for sample in samples]
 
+    return predict
 
-class NextTokens:
-    """Predicts what follows samples, with a decoder: `top_k` candidates, and tokens as a `Generator` appends them."""
 
-    def __init__(self, model: TrainedModel, top_k: int, max_new_tokens: int, sampling: Sampling = GREEDY):
-        self._vocabulary, self._top_k = model.tokenizer.vocabulary, top_k
-        self._generate = Generator(model, max_new_tokens, sampling)
+def next_tokens(
+    model: TrainedModel,
+    top_k: int,
+    max_new_tokens: int,
+    sampling: Sampling = GREEDY,
+    show: Callable[[str], None] | None = None,
+) -> Callable[[Sequence[Sample]], list[Continuation]]:
+    """Returns what predicts what follows samples, with a decoder: `top_k` candidates, and tokens; see `Generator`."""
+    generate = Generator(model, max_new_tokens, sampling)
 
-    def __call__(self, samples: Sequence[Sample], show: Callable[[str], None] | None = None) -> list[Continuation]:
-        """Returns what follows each sample; for `show`, see `Generator`."""
-        logits, texts = self._generate([sample.ids for sample in samples], show)
-        candidates = named(self._vocabulary, *most_probable(logits, logits.shape[1], self._top_k))
+    def predict(samples: Sequence[Sample]) -> list[Continuation]:
+        logits, texts = generate([sample.ids for sample in samples], show)
+        candidates = _named(model.tokenizer.vocabulary, *most_probable(logits, logits.shape[1], top_k))
         return [Continuation(*each) for each in zip(candidates, texts, strict=True)]
 
+    return predict
 
-def named(vocabulary: Vocabulary, best: tf.Tensor, probabilities: tf.Tensor) -> Iterator[list[Candidate]]:
+
+def _named(vocabulary: Vocabulary, best: tf.Tensor, probabilities: tf.Tensor) -> Iterator[list[Candidate]]:
     """Yields the candidates of each row of ids and probabilities, both [n, k]."""
     for ids, values in zip(best.numpy().tolist(), probabilities.numpy().tolist(), strict=True):
         tokens = [vocabulary.tokens[number] for number in ids]

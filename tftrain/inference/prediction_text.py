@@ -65,16 +65,12 @@ def as_json(text: str, sample: Sample, value: Predicted) -> str:
     """Returns the JSON object of a text, in one line."""
     if isinstance(value, list):
         masks = zip(sample.masks.tolist(), value, strict=True)
-        values = {"masks": [{"position": place, "candidates": _objects(each)} for place, each in masks]}
+        values = {"masks": [{"position": n, "candidates": [each._asdict() for each in best]} for n, best in masks]}
     else:
-        values = {"candidates": _objects(value.candidates), "continuation": value.text}
+        values = {"candidates": [each._asdict() for each in value.candidates], "continuation": value.text}
     return json_line({"text": text, **values})
 
 
 def json_line(value: Mapping[str, Any]) -> str:
     """Returns JSON that a terminal shows as it is: control characters are escapes of JSON."""
     return CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, ensure_ascii=False))
-
-
-def _objects(candidates: Sequence[Candidate]) -> list[dict]:
-    return [each._asdict() for each in candidates]

@@ -29,10 +29,6 @@ Batch = Sequence[tuple[str, str]]  # names for messages, and texts
 Run = Callable[[Batch], tuple[Sequence[Sample], Sequence[str]]]
 
 
-class PredictError(RunError):
-    """A text can't be read, or the model can't do what a flag asks for; the message names the file or the flag."""
-
-
 def predictions(
     config: PredictConfig, texts: Sequence[str], show: Callable[[str], None] | None = None
 ) -> Iterator[str]:
@@ -45,7 +41,7 @@ def predictions(
     """
     settings = config.predict
     if damaged := [number for number, text in enumerate(texts, 1) if _NOT_UTF_8.search(text)]:
-        raise PredictError(f"text {damaged[0]}: not UTF-8; convert it, for instance with iconv -t UTF-8")
+        raise RunError(f"text {damaged[0]}: not UTF-8; convert it, for instance with iconv -t UTF-8")
     model = trained_model.load(config.source, pooling=settings.embedding or ("auto" if settings.mine else None))
     for note in model.notes:
         logger.warning(note)
@@ -78,14 +74,14 @@ def _mined(model: TrainedModel, config: PredictConfig) -> Iterator[dict[str, str
     try:
         yield from mining.mined(run, settings, dataclasses.replace(columns, **pairs))
     except DataError as error:
-        raise PredictError(f"--mine, --input_file: {error}") from error
+        raise RunError(f"--mine, --input_file: {error}") from error
 
 
 def _lines(model: TrainedModel, path: str) -> Iterator[tuple[str, str]]:
     try:
         yield from input_texts.read(path, model.config.task, model.fine_tuning)
     except DataError as error:
-        raise PredictError(f"--input_file={error}") from error
+        raise RunError(f"--input_file={error}") from error
 
 
 def _run_of_tokens(model: TrainedModel, config: PredictConfig, show: Callable[[str], None] | None) -> Run:
@@ -101,11 +97,10 @@ def _run_of_tokens(model: TrainedModel, config: PredictConfig, show: Callable[[s
         _refuse(config, flag, "is not fine-tuned; remove this flag")
     if model.config.is_causal:
         sampling = Sampling(settings.temperature, settings.top_k, settings.top_p, settings.seed, stop)
-        run = candidates.NextTokens(model, settings.shown, settings.max_new_tokens, sampling)
-        run = functools.partial(run, show=show)
+        run = candidates.next_tokens(model, settings.shown, settings.max_new_tokens, sampling, show)
     else:
         _refuse(config, "max_new_tokens", "is an encoder; remove this flag")
-        run = candidates.MaskedTokens(model, settings.shown)
+        run = candidates.masked_tokens(model, settings.shown)
     encode = trained_model.TextEncoder(model, with_special_tokens=settings.chat)
     as_text = functools.partial(
         prediction_text.as_text, mask=model.tokenizer.vocabulary.of_role("mask"), streamed=show is not None
@@ -121,14 +116,14 @@ def _run_of_tokens(model: TrainedModel, config: PredictConfig, show: Callable[[s
 
 
 def _chat(model: TrainedModel, config: PredictConfig) -> tuple[Callable[[str], str], tuple[str, ...]]:
-    """Returns what makes a prompt of a message, and the strings that end an answer; raises PredictError without it."""
+    """Returns what makes a prompt of a message, and the strings that end an answer; raises RunError without it."""
     if not model.tokenizer.chat_template:
-        raise PredictError(f"--chat=true: {config.source.shown} has no chat template; remove this flag")
+        raise RunError(f"--chat=true: {config.source.shown} has no chat template; remove this flag")
     try:
         template = completions.Template(model.tokenizer)
         end = completions.end_of_answer(template)
     except DataError as error:
-        raise PredictError(f"--chat=true: {config.source.shown}: {error}") from error
+        raise RunError(f"--chat=true: {config.source.shown}: {error}") from error
     if not end:
         logger.warning("the chat template writes nothing after an answer; --max_new_tokens or --stop ends it")
     return functools.partial(completions.question, template=template), (*config.predict.stop, *([end] if end else []))
@@ -142,7 +137,7 @@ def _run_of_task(model: TrainedModel, config: PredictConfig) -> Run:
     _refuse(config, "max_new_tokens", f"{of_tokens}; remove this flag")
     if model.config.is_custom:
         advice = "evaluate with tftrain.run --mode=evaluate, or add --embedding=mean for the vectors of texts"
-        raise PredictError(f"{config.source.shown}: --task={task}: its class reads files of its own; {advice}")
+        raise RunError(f"{config.source.shown}: --task={task}: its class reads files of its own; {advice}")
     if task != "question_answering":
         _refuse(config, "null_score_threshold", f"is for {task}, not question_answering; remove this flag")
     run = _predictions_of(model, config)
@@ -154,7 +149,7 @@ def _run_of_task(model: TrainedModel, config: PredictConfig) -> Run:
             try:
                 examples.append(run.reader.split(text))
             except ValueError as error:
-                raise PredictError(f"{flag}{name}: {error}") from error
+                raise RunError(f"{flag}{name}: {error}") from error
         samples, predicted = run(examples)
         if settings.format == "jsonl":
             return samples, list(map(prediction_text.json_line, predicted))
@@ -165,19 +160,19 @@ def _run_of_task(model: TrainedModel, config: PredictConfig) -> Run:
 
 
 def _predictions_of(model: TrainedModel, config: PredictConfig) -> TaskPredictions:
-    """Returns what predicts for the model's task; raises PredictError if texts may be too long."""
+    """Returns what predicts for the model's task; raises RunError if texts may be too long."""
     settings = config.predict
     length = settings.max_seq_length or model.max_seq_length
     if length > model.longest:
-        raise PredictError(f"--max_seq_length={length}: expected at most {model.longest}, the positions of the model")
+        raise RunError(f"--max_seq_length={length}: expected at most {model.longest}, the positions of the model")
     return TaskPredictions(model, length, settings.null_score_threshold, settings.shown, settings.batch_size)
 
 
 def _refuse(config: PredictConfig, name: str, why: str) -> None:
-    """Raises a PredictError with the model and `why` if a flag is given that is not for the model."""
+    """Raises a RunError with the model and `why` if a flag is given that is not for the model."""
     value = getattr(config.predict, name)
     if value not in (None, 0) or isinstance(value, float):
-        raise PredictError(f"--{name}={value}: {config.source.shown} {why}")
+        raise RunError(f"--{name}={value}: {config.source.shown} {why}")
 
 
 class Doubts:

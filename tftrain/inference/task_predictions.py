@@ -1,13 +1,13 @@
 """What a fine-tuned model predicts for texts: the objects that its run writes to predictions.jsonl, without labels.
 
-Each task has a reader, which turns texts into token sequences as training does, and makes objects of the model's
-outputs with the task's scorer.
+Each task has a reader, which turns texts into token sequences as training does. The task's scorer makes objects of the
+model's outputs.
 """
 
 import abc
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,14 +28,19 @@ logger = logging.getLogger(__name__)
 SEPARATOR = "\t"
 _IDS = tf.TensorSpec([None, None], tf.int32)
 
-# What `TaskReader.objects` needs, the sequences of examples in order, and what the model reads of each.
-Read = tuple[Any, list[Encoded], list[Sample]]
+# Makes an object for each example, given the outputs of each sequence without padding.
+Objects = Callable[[Sequence[np.ndarray]], Iterable[dict[str, Any]]]
+Read = tuple[list[Encoded], list[Sample], Objects]  # the sequences of examples in order, what the model reads of each
 
 
 class TaskReader(abc.ABC):
-    """Reads texts for a task with its `encoder`, and makes objects of the outputs of a model that has a tokenizer."""
+    """Reads texts for a task with its `encoder`, for a model that has a tokenizer."""
 
     pairs: bool | None = None  # whether a text must be a pair; None: it may be one
+    _refusals = (  # messages for a pair, and for one text
+        "a tab; expected one text: the run had no pairs",
+        "no tab; expected a text, a tab and a second text: the run had pairs",
+    )
 
     def __init__(self, model: TrainedModel, settings: FineTuningConfig, max_seq_length: int, has_null: bool):
         self._config, self._vocabulary = model.config, model.tokenizer.vocabulary
@@ -48,24 +53,16 @@ class TaskReader(abc.ABC):
         if len(texts) > 2:
             raise ValueError(f"{len(texts) - 1} tabs; expected at most one, between both texts of a pair")
         if self.pairs is not None and len(texts) != 1 + self.pairs:
-            raise ValueError(self._expected)
+            raise ValueError(self._refusals[self.pairs])
         return texts
-
-    @property
-    def _expected(self) -> str:
-        if self.pairs:
-            return "no tab; expected a text, a tab and a second text: the run had pairs"
-        return "a tab; expected one text: the run had no pairs"
 
     @abc.abstractmethod
     def read(self, examples: Sequence[tuple[str, ...]]) -> Read:
         """Reads the texts of examples."""
 
-    @abc.abstractmethod
-    def objects(self, read: Any, outputs: Sequence[np.ndarray]) -> Iterable[dict[str, Any]]:
-        """Returns an object for each example, given the outputs of each sequence without padding."""
-
-    def _read_texts(self, examples: Sequence[tuple[str, ...]], sequences_of: Callable) -> Read:
+    def _read_texts(
+        self, examples: Sequence[tuple[str, ...]], sequences_of: Callable
+    ) -> tuple[list[Encoded], list[Sample]]:
         """Reads examples, given what makes the sequences of one from the token ids of its texts."""
         encoded, samples = [], []
         for texts in examples:
@@ -75,7 +72,7 @@ class TaskReader(abc.ABC):
             ids, count = np.concatenate([each.ids for each in sequences]), len(sequences)
             around = count * self.encoder.around(len(pieces) // count)
             samples.append(self._sample(ids, max(0, sum(map(len, pieces)) + around - len(ids))))
-        return [TextExample("", texts, None) for texts in examples], encoded, samples
+        return encoded, samples
 
     def _sample(self, ids: np.ndarray, cut: int) -> Sample:
         return Sample(ids, np.zeros(0, np.int64), cut, 0, count_unknown(ids, self._vocabulary))
@@ -93,11 +90,9 @@ class TextReader(TaskReader):
 
     def read(self, examples: Sequence[tuple[str, ...]]) -> Read:
         """Makes a sequence of each example."""
-        return self._read_texts(examples, lambda pieces: [self.encoder.join(pieces)])
-
-    def objects(self, read: Any, outputs: Sequence[np.ndarray]) -> Iterable[dict[str, Any]]:
-        """Returns the objects of logits, [classes]."""
-        return SCORERS[self._config.task](read, self._config.labels).predictions(np.stack(outputs))
+        scorer = SCORERS[self._config.task]([TextExample("", texts, None) for texts in examples], self._config.labels)
+        read = self._read_texts(examples, lambda pieces: [self.encoder.join(pieces)])
+        return *read, lambda logits: scorer.predictions(np.stack(logits))
 
 
 class EmbeddingReader(TaskReader):
@@ -110,17 +105,16 @@ class EmbeddingReader(TaskReader):
         def sequences_of(pieces: Sequence[np.ndarray]) -> list[Encoded]:
             return [self.encoder.join([each])._replace(unpooled=unpooled[n]) for n, each in enumerate(pieces)]
 
-        return self._read_texts(examples, sequences_of)
+        def objects(outputs: Sequence[np.ndarray]) -> Iterator[dict[str, Any]]:
+            vectors = iter(outputs)
+            for texts in examples:
+                own = [next(vectors) for _ in texts]
+                if len(own) == 1:
+                    yield {"texts": texts, "embedding": [float(each) for each in own[0]]}
+                else:
+                    yield from PairScorer([TextExample("", texts, None)]).predictions(np.stack(own)[np.newaxis])
 
-    def objects(self, read: Any, outputs: Sequence[np.ndarray]) -> Iterable[dict[str, Any]]:
-        """Yields the objects of embeddings, [H]."""
-        vectors = iter(outputs)
-        for example in read:
-            own = [next(vectors) for _ in example.texts]
-            if len(own) == 1:
-                yield {"texts": example.texts, "embedding": [float(each) for each in own[0]]}
-            else:
-                yield from PairScorer([example]).predictions(np.stack(own)[np.newaxis])
+        return *self._read_texts(examples, sequences_of), objects
 
 
 class WordReader(TaskReader):
@@ -146,20 +140,20 @@ class WordReader(TaskReader):
         ids = [[np.zeros([0], np.int32)] for _ in examples]
         for part, rows in zip(parts, encoded, strict=True):
             ids[part.number].append(rows.ids)
-        return (words, parts), encoded, [self._sample(np.concatenate(each), 0) for each in ids]
+        scorer = EntityScorer(parts, self._config.labels)
 
-    def objects(self, read: Any, outputs: Sequence[np.ndarray]) -> Iterable[dict[str, Any]]:
-        """Returns the objects of logits, [tokens, classes]."""
-        words, parts = read
-        predictions = EntityScorer(parts, self._config.labels).predictions([each.argmax(-1) for each in outputs])
-        return [next(predictions) if each else {"words": [], "prediction": []} for each in words]
+        def objects(logits: Sequence[np.ndarray]) -> list[dict[str, Any]]:
+            predictions = scorer.predictions([each.argmax(-1) for each in logits])
+            return [next(predictions) if each else {"words": [], "prediction": []} for each in words]
+
+        return encoded, [self._sample(np.concatenate(each), 0) for each in ids], objects
 
 
 class QuestionReader(TaskReader):
     """Reads lines for question_answering: a question, a tab, and the context."""
 
     pairs = True
-    _expected = "no tab; expected a question, a tab and the context"
+    _refusals = ("", "no tab; expected a question, a tab and the context")
 
     def read(self, examples: Sequence[tuple[str, ...]]) -> Read:
         """Makes several sequences of a long context."""
@@ -174,11 +168,8 @@ class QuestionReader(TaskReader):
             ids[window.question].append(encoding.ids[window.first : -1][window.is_best])
         cut = [max(len(query) - kept, 0) for query in asked]
         samples = [self._sample(np.concatenate(parts), lost) for parts, lost in zip(ids, cut, strict=True)]
-        return [(questions[window.question], window) for window in windows], encoded, samples
-
-    def objects(self, read: Any, outputs: Sequence[np.ndarray]) -> Iterable[dict[str, Any]]:
-        """Returns the objects of logits of both ends, [tokens, 2]."""
-        return AnswerScorer(read, self._settings, self._has_null).predictions(outputs)
+        asked_in = [(questions[window.question], window) for window in windows]
+        return encoded, samples, AnswerScorer(asked_in, settings, self._has_null).predictions
 
 
 READERS: dict[str, type[TaskReader]] = {
@@ -215,9 +206,9 @@ class TaskPredictions:
 
     def __call__(self, examples: Sequence[tuple[str, ...]]) -> tuple[list[Sample], list[dict[str, Any]]]:
         """Returns what the model reads of each example, and an object with its prediction."""
-        read, encoded, samples = self.reader.read(examples)
-        objects = self.reader.objects(read, self._outputs(encoded))
-        return samples, [{name: each[name] for name in each if name not in ("id", "label")} for each in objects]
+        encoded, samples, objects = self.reader.read(examples)
+        predicted = objects(self._outputs(encoded))
+        return samples, [{name: each[name] for name in each if name not in ("id", "label")} for each in predicted]
 
     def vectors(self, texts: Sequence[str], column: int) -> np.ndarray:
         """Returns the vectors of texts of a column, fp32 [n, D]; those of about the same length are read at once."""

@@ -30,10 +30,6 @@ WITH_TEXT_OPS = "text"
 LABELS = "labels.txt"
 
 
-class ExportError(RunError):
-    """The model can't have what a flag asks for; the message names the flag."""
-
-
 def write(config: ExportConfig) -> None:
     """Writes the model into a folder that appears when it is complete, and logs what it is and how it compares.
 
@@ -87,14 +83,14 @@ def one_line_of(label: str) -> str:
 
 
 def _check_threshold(config: ExportConfig, task: str, why: str) -> None:
-    """Raises an ExportError if `--null_score_threshold` is given and there is no signature that it is for."""
+    """Raises a RunError if `--null_score_threshold` is given and there is no signature that it is for."""
     threshold = config.export.null_score_threshold
     if threshold is None or (task == "question_answering" and not why):
         return
     what = f"is for {task}, not question_answering; remove this flag"
     if task == "question_answering":
         what = f"has no signature that takes text: {why}; name a tokenizer with --tokenizer_dir, or remove this flag"
-    raise ExportError(f"--null_score_threshold={threshold}: {config.source.shown} {what}")
+    raise RunError(f"--null_score_threshold={threshold}: {config.source.shown} {what}")
 
 
 def write_saved_models(folder: Path, source: ServedModel, built: Mapping[str, Signature]) -> dict[str, Function]:
