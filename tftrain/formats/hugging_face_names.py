@@ -5,6 +5,7 @@ first one out, and a tied tensor may be there under one of its names only.
 """
 
 import dataclasses
+import functools
 import re
 from collections.abc import Collection, Iterable, Mapping
 
@@ -13,7 +14,7 @@ from tftrain.config.model import ModelConfig
 from tftrain.families import DEFAULT, FAMILIES, Family
 from tftrain.families.family import ModelType
 from tftrain.files.errors import FormatError
-from tftrain.formats.links import Link, Names, same, transposed
+from tftrain.formats.links import Link, Names, joined, same
 from tftrain.formats.weights import PROJECTION, listed, part_of
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -48,7 +49,9 @@ def links_of(model: ModelConfig) -> list[Link]:
     own = type_of(model)
     classifier = own.sample_classifier if model.predicts_samples else own.scopes.get("classifier", "")
     classifier = own.answers if model.task == "question_answering" else classifier
-    names = Names({**own.scopes, "classifier": classifier}, kernel=transposed if own.transposes else same)
+    names = Names({**own.scopes, "classifier": classifier})
+    if not own.transposes:
+        names = names._replace(alone=same, together=functools.partial(joined, by_rows=False))
     return names.links(each for each in describe(model).variables() if part_of(each.name) != PROJECTION)
 
 

@@ -45,10 +45,15 @@ def transposed(theirs: str, variable: Variable) -> Link:
     return Link(theirs, variable.shape[::-1], (variable.name,), lambda values: values[0].T, lambda tensor: [tensor.T])
 
 
-def joined(theirs: str, variables: Sequence[Variable], by_rows: bool) -> Link:
+def as_in_torch(theirs: str, variable: Variable) -> Link:
+    """Returns the link of a tensor as torch has it: kernels are `transposed`."""
+    return (transposed if variable.name.endswith("/kernel") else same)(theirs, variable)
+
+
+def joined(theirs: str, variables: Sequence[Variable], by_rows: bool = True) -> Link:
     """Returns the link of variables of one shape that are concatenated along their outputs, the last axis.
 
-    `by_rows`: the tensor has rows and columns exchanged, see `transposed`.
+    `by_rows`: a matrix has rows and columns exchanged, see `transposed`.
     """
     count, (*inner, outputs) = len(variables), variables[0].shape
     shape, names = (*inner, count * outputs), tuple(variable.name for variable in variables)
@@ -90,28 +95,19 @@ class Names(NamedTuple):
     # Its name for each of our scopes; those of a block are without `layer_NN/` and have `{layer}` in theirs. Dense
     # layers with one name are one tensor there.
     scopes: Mapping[str, str]
-    # Its name for each of our last parts of a name, and what makes the link of a kernel: by default as in torch.
-    leaves: Mapping[str, str] = TORCH_LEAVES
-    kernel: Callable[[str, Variable], Link] = transposed
+    leaves: Mapping[str, str] = TORCH_LEAVES  # its name for each of our last parts of a name
+    # What makes the link of a tensor with one variable, or with several: by default as in torch.
+    alone: Callable[[str, Variable], Link] = as_in_torch
+    together: Callable[[str, Sequence[Variable]], Link] = joined
     first_layer: int = 0  # its number of the first block
 
-    def link(self, variable: Variable) -> Link:
-        """Returns the link of a variable that a tensor holds alone.
-
-        Raises:
-            KeyError: the library has no such variable.
-        """
-        return (self.kernel if variable.name.endswith("/kernel") else same)(self._theirs(variable), variable)
-
     def links(self, variables: Iterable[Variable]) -> list[Link]:
-        """Returns the links of all tensors that hold some variables; see `link`."""
+        """Returns the links of all tensors that hold some variables; raises a KeyError if the library lacks one."""
         by_tensor: dict[str, list[Variable]] = {}
         for variable in variables:
             by_tensor.setdefault(self._theirs(variable), []).append(variable)
         return [
-            joined(theirs, held, self.kernel is transposed and len(held[0].shape) > 1)
-            if held[1:]
-            else self.link(held[0])
+            self.together(theirs, held) if held[1:] else self.alone(theirs, held[0])
             for theirs, held in by_tensor.items()
         ]
 

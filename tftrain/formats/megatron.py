@@ -8,6 +8,7 @@ checkpoints of the older `megatron.model` are read too. The file is a pickle, se
 import argparse
 import re
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from tftrain.architecture.describe import describe
 from tftrain.architecture.parts import Variable
 from tftrain.config.model import ModelConfig
 from tftrain.families.bert import PRE_NORM
+from tftrain.families.family import QUERY_KEY_VALUE
 from tftrain.files import names
 from tftrain.files.errors import FormatError, MissingModelError
 from tftrain.formats import hugging_face_config, torch_file
-from tftrain.formats.links import Link, Names, by_heads
+from tftrain.formats.links import Link, Names, as_in_torch, by_heads
 from tftrain.formats.torch_file import Placeholder, Record, Tensor, TorchFile
 from tftrain.formats.weights import LinkedWeights, Weights, check_tensors, tensors_of
 from tftrain.tokenizer import tokenizer_files
@@ -35,8 +37,10 @@ _EXPECTED = f"expected a folder of Megatron-LM with {LATEST}, or an iteration of
 
 _NAMES = Names(
     scopes={
+        "embeddings/word": "embedding.word_embeddings.weight",
         "embeddings/position": "embedding.position_embeddings.weight",
         "embeddings/token_type": "embedding.tokentype_embeddings.weight",
+        **dict.fromkeys(QUERY_KEY_VALUE, "encoder.layers.{layer}.self_attention.linear_qkv"),
         "attention/output": "encoder.layers.{layer}.self_attention.linear_proj",
         "attention/norm": "encoder.layers.{layer}.input_layernorm",
         "feed_forward/up": "encoder.layers.{layer}.mlp.linear_fc1",
@@ -45,6 +49,7 @@ _NAMES = Names(
         "final_norm": "encoder.final_layernorm",
         "masked_lm/transform": "lm_head.dense",
         "masked_lm/norm": "lm_head.layer_norm",
+        "masked_lm/bias": "output_layer.bias",
         "pooler": "pooler.dense",
         "next_sentence": "binary_head",
     },
@@ -181,33 +186,21 @@ def _tensors(content: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
 
 def links_of(model: ModelConfig, rows: int) -> list[Link]:
     """Returns the link of every tensor of a model; the token embedding and its bias have so many rows."""
-    links, waiting = [], {}
-    for variable in describe(model).variables():
-        scope, _, leaf = variable.name.rpartition("/")
-        if variable.name == "embeddings/word":
-            links.append(_padded("embedding.word_embeddings.weight", variable, rows))
-        elif variable.name == "masked_lm/bias":
-            links.append(_padded("output_layer.bias", variable, rows))
-        elif scope.endswith(("/query", "/key", "/value")):
-            waiting.setdefault(leaf, []).append(variable)
-            if len(waiting[leaf]) == 3:
-                layer = int(variable.name[len("layer_") :].partition("/")[0])
-                name = f"encoder.layers.{layer}.self_attention.linear_qkv{_NAMES.leaves[leaf]}"
-                links.append(by_heads(name, waiting.pop(leaf), model.num_attention_heads))
-        else:
-            links.append(_NAMES.link(variable))
-    return links
 
+    def alone(theirs: str, variable: Variable) -> Link:
+        if variable.name not in ("embeddings/word", "masked_lm/bias"):
+            return as_in_torch(theirs, variable)
+        words, *others = variable.shape
+        return Link(
+            theirs,
+            (rows, *others),
+            (variable.name,),
+            lambda values: np.concatenate([values[0], np.zeros((rows - words, *others), np.float32)]),
+            lambda tensor: [tensor[:words]],
+        )
 
-def _padded(theirs: str, variable: Variable, rows: int) -> Link:
-    words, *others = variable.shape
-    return Link(
-        theirs,
-        (rows, *others),
-        (variable.name,),
-        lambda values: np.concatenate([values[0], np.zeros((rows - words, *others), np.float32)]),
-        lambda tensor: [tensor[:words]],
-    )
+    names = _NAMES._replace(alone=alone, together=partial(by_heads, heads=model.num_attention_heads))
+    return names.links(describe(model).variables())
 
 
 def write(folder: Path, weights: Weights) -> Iterable[str]:

@@ -6,7 +6,7 @@ Its layers have numbers: four for the embedding, one for each block, and the poo
 from functools import partial
 
 from tftrain.formats import object_based, tf1
-from tftrain.formats.links import Names, same
+from tftrain.formats.links import Names
 from tftrain.formats.object_based import LEAVES, VALUE, Library
 
 _FIRST_BLOCK = 4
@@ -32,7 +32,6 @@ _NAMES = Names(
         "next_sentence": f"head/{_LAYER}0",
     },
     leaves=LEAVES,
-    kernel=same,
     first_layer=_FIRST_BLOCK,
 )
 _IN_PRETRAINER = {"encoder": f"{_LAYER}0/", "masked_lm": f"{_LAYER}1/", "head": f"{_LAYER}2/"}

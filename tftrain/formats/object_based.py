@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tftrain.architecture.describe import describe
+from tftrain.architecture.parts import Variable
 from tftrain.config.model import ModelConfig
+from tftrain.families.family import QUERY_KEY_VALUE
 from tftrain.files.errors import FormatError
 from tftrain.formats import tf1
-from tftrain.formats.links import Link, Names, reshaped, same
+from tftrain.formats.links import Link, Names, reshaped
 from tftrain.formats.weights import LinkedWeights, Weights, check_tensors, heads_of, require_heads, tensors_of
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -45,20 +47,21 @@ def _links(library: Library, model: ModelConfig, parts: Iterable[str]) -> list[L
 
     In variables of the attention each head has an axis of its own.
     """
-    links, heads = [], (model.num_attention_heads, model.head_size)
-    for variable in describe(model).variables():
-        scope, _, leaf = variable.name.rpartition("/")
-        if scope == "pooler":
-            layer = library.names.first_layer + model.num_hidden_layers
-            links += [same(pooler.format(layer=layer) + LEAVES[leaf], variable) for pooler in library.poolers]
-            continue
-        link = library.names.link(variable)
-        if scope.endswith(("attention/query", "attention/key", "attention/value")):
-            link = reshaped(link.theirs, variable, (model.hidden_size, *heads) if leaf == "kernel" else heads)
-        elif scope.endswith("attention/output") and leaf == "kernel":
-            link = reshaped(link.theirs, variable, (*heads, model.hidden_size))
-        links.append(link)
-    return [link for link in links if link.theirs.partition("/")[0] in parts]
+    heads = (model.num_attention_heads, model.head_size)
+
+    def alone(theirs: str, variable: Variable) -> Link:
+        shape = variable.shape
+        if variable.name.rpartition("/")[0].endswith(QUERY_KEY_VALUE):
+            shape = (*shape[:-1], *heads)
+        elif variable.name.endswith("attention/output/kernel"):
+            shape = (*heads, *shape[1:])
+        return reshaped(theirs, variable, shape)
+
+    scopes, after_last = library.names.scopes, library.names.first_layer + model.num_hidden_layers
+    poolers = ({"pooler": pooler.format(layer=after_last)} for pooler in library.poolers)
+    several = [library.names._replace(scopes={**scopes, **pooler}, alone=alone) for pooler in poolers]
+    links = (link for each in describe(model).variables() for names in several for link in names.links([each]))
+    return list({link.theirs: link for link in links if link.theirs.partition("/")[0] in parts}.values())
 
 
 def read(library: Library, folder: Path) -> Weights:

@@ -21,14 +21,7 @@ from tftrain.formats.weights import Weights
 from tftrain.tokenizer import tokenizer_files
 from tftrain.tokenizer.tokenizer_files import Tokenizer
 
-_MODULES = {
-    "tftrain": "run_folder",
-    "hf": "hugging_face",
-    "tf1": "tf1",
-    "tf_models": "tf_models",
-    "nvidia": "nvidia",
-    "megatron": "megatron",
-}
+_MODULES = {"tftrain": "run_folder", "hf": "hugging_face"}  # those of other formats have their names
 WITH_TASKS = ("tftrain", "hf")  # formats of fine-tuned models too
 _WITH_CLASSES = ("hf", "tf_models", "nvidia")  # formats of libraries that have several classes for a model
 
@@ -108,4 +101,4 @@ def write_weights(
 
 
 def _module(name: str):
-    return import_module(f"tftrain.formats.{_MODULES[name]}")
+    return import_module(f"tftrain.formats.{_MODULES.get(name, name)}")

@@ -28,9 +28,9 @@ _TOKEN_TYPES = 16
 _SLOTS = ("/adam_m", "/adam_v")
 
 
-def _kernel(theirs: str, variable: Variable) -> Link:
+def _link(theirs: str, variable: Variable) -> Link:
     """The output layer of the next-sentence head is [classes, hidden]; all others are [inputs, outputs]."""
-    if variable.name.startswith("next_sentence"):
+    if variable.name == "next_sentence/kernel":
         return transposed("cls/seq_relationship/output_weights", variable)
     return same(theirs, variable)
 
@@ -45,7 +45,7 @@ _BIASES = {
     "next_sentence/bias": "cls/seq_relationship/output_bias",
 }
 _LEAVES = {leaf: f"/{leaf}" for leaf in ("kernel", "bias", "gamma", "beta")}
-_NAMES = Names(_SCOPES | _BIASES, _LEAVES, _kernel)
+_NAMES = Names(_SCOPES | _BIASES, _LEAVES, _link)
 
 
 def read(folder: Path) -> Weights:
@@ -76,7 +76,7 @@ def model_config(config: dict[str, Any], path: str) -> ModelConfig:
 
 def links_of(model: ModelConfig) -> list[Link]:
     """Returns the link of every tensor of a model with all its heads."""
-    return [_NAMES.link(each) for each in describe(model).variables()]
+    return _NAMES.links(describe(model).variables())
 
 
 def write(folder: Path, weights: Weights) -> Iterable[str]:

@@ -7,7 +7,7 @@ encoder has a pooler of its own as well, which the pre-training model does not u
 from functools import partial
 
 from tftrain.formats import object_based, tf1
-from tftrain.formats.links import Names, same
+from tftrain.formats.links import Names
 from tftrain.formats.object_based import LEAVES, VALUE, Library
 
 _BLOCK = "encoder/_transformer_layers/{layer}"
@@ -31,7 +31,6 @@ _NAMES = Names(
         "next_sentence": "head/out_proj",
     },
     leaves=LEAVES,
-    kernel=same,
 )
 _ANCHORS = {
     "encoder": f"_embedding_norm_layer/gamma{VALUE}",
