@@ -37,17 +37,11 @@ _LABEL_FIELDS = {"id2label": dict, "label2id": dict, "num_labels": int}
 
 
 class CompletedConfig(NamedTuple):
-    """A config.json with what its tensors say.
+    """A config.json with what its tensors say."""
 
-    Attributes:
-        config: its fields.
-        names: the tensors' names in the files, by the names that the type's whole model has for them.
-        notes: what was concluded, a line each.
-    """
-
-    config: dict[str, Any]
-    names: dict[str, str]
-    notes: tuple[str, ...]
+    config: dict[str, Any]  # its fields
+    names: dict[str, str]  # the tensors' names in the files, by the names that the type's whole model has for them
+    notes: tuple[str, ...]  # what was concluded, a line each
 
 
 def completed(config: dict[str, Any], path: str, shapes: Shapes) -> CompletedConfig:

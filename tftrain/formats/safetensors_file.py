@@ -22,18 +22,10 @@ DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "F64
 
 
 class SafetensorsFile:
-    """An open file.
-
-    Attributes:
-        shapes: of the tensors, by name.
-    """
+    """An open file; `shapes` are those of its tensors, by name."""
 
     def __init__(self, path: Path):
-        """Opens the file; the library checks its header.
-
-        Raises:
-            FormatError: it can't be read, or is not a safetensors file.
-        """
+        """Opens a file, whose header the library checks; raises a FormatError if it is no safetensors file."""
         self.path = path
         if words := pointer(path):
             raise FormatError(f"{path}: {words}")
@@ -51,11 +43,7 @@ class SafetensorsFile:
         return self._dtypes[name].startswith(("F", "BF"))
 
     def read(self, name: str) -> np.ndarray:
-        """Returns a tensor in the dtype that it has in the file.
-
-        Raises:
-            FormatError: it has another dtype than those in `DTYPES`.
-        """
+        """Returns a tensor in the dtype that it has in the file; raises a FormatError if that is not in `DTYPES`."""
         dtype = self._dtypes[name]
         if dtype not in DTYPES:
             raise FormatError(f"{self.path}: {name} is {dtype}; expected one of {', '.join(DTYPES)}")

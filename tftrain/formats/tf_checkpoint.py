@@ -19,18 +19,10 @@ FILE_BYTES = 2**26
 
 
 class TfCheckpoint:
-    """An open checkpoint.
-
-    Attributes:
-        shapes: of the tensors, by name.
-    """
+    """An open checkpoint; `shapes` are those of its tensors, by name."""
 
     def __init__(self, prefix: Path):
-        """Opens PREFIX.index.
-
-        Raises:
-            FormatError: there is none, or it is damaged.
-        """
+        """Opens PREFIX.index; raises a FormatError if there is none, or it is damaged."""
         self.path = prefix
         if not prefix.with_name(f"{prefix.name}.index").is_file():
             raise MissingModelError(f"{prefix}.index: no such file; expected a checkpoint of TensorFlow")
@@ -43,11 +35,7 @@ class TfCheckpoint:
             raise FormatError(f"{prefix}: not a checkpoint of TensorFlow: {_first_line(error)}") from error
 
     def read(self, name: str) -> np.ndarray:
-        """Returns a tensor.
-
-        Raises:
-            FormatError: it can't be read.
-        """
+        """Returns a tensor; raises a FormatError if it can't be read."""
         try:
             return self._reader.get_tensor(name)
         except (tf.errors.OpError, ValueError, RuntimeError) as error:

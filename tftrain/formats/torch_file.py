@@ -82,16 +82,12 @@ class Record:
 class TorchFile:
     """An open file.
 
-    Attributes:
-        content: dictionaries, lists, numbers and strings, with a `Tensor` for each tensor and a `Record` for the rest.
+    Its `content` is dictionaries, lists, numbers and strings, with a `Tensor` for each tensor and a `Record` for the
+    rest.
     """
 
     def __init__(self, path: Path):
-        """Reads all but the elements.
-
-        Raises:
-            FormatError: it is not a file of `torch.save`, or of a version before 1.6.
-        """
+        """Reads all but the elements; raises a FormatError if it is no file of `torch.save` since version 1.6."""
         self.path = path
         if words := pointer(path):
             raise FormatError(f"{path}: {words}")
@@ -108,11 +104,7 @@ class TorchFile:
             raise FormatError(one_line(f"{path}: not a file that torch 1.6 or later has saved: {error}")) from error
 
     def read(self, tensor: Tensor) -> np.ndarray:
-        """Returns the elements of a tensor.
-
-        Raises:
-            FormatError: they are not in the file.
-        """
+        """Returns the elements of a tensor; raises a FormatError if they are not in the file."""
         entry, dtype = tensor.storage
         try:
             elements = np.frombuffer(self._stored(entry), dtype.newbyteorder("<"))

@@ -45,11 +45,7 @@ class Weights(abc.ABC):
 
     @abc.abstractmethod
     def read(self, name: str) -> np.ndarray:
-        """Returns a variable, fp32.
-
-        Raises:
-            FormatError, CheckpointError: it can't be read.
-        """
+        """Returns a variable, fp32; raises a FormatError or a CheckpointError if it can't be read."""
 
     def shard(self, shard: VariableShard) -> np.ndarray | None:
         """Returns a shard of a variable, fp32, see `read`; None if the files lack the variable."""
@@ -72,12 +68,7 @@ class Weights(abc.ABC):
 
 
 class LinkedWeights(Weights):
-    """Weights in files of another library.
-
-    Args:
-        links: of the tensors that are there.
-        read: returns a tensor, given the other library's name.
-    """
+    """Weights in files of another library."""
 
     def __init__(
         self,
@@ -87,6 +78,7 @@ class LinkedWeights(Weights):
         read: Callable[[str], np.ndarray],
         tokenizer: Tokenizer | None,
     ):
+        """Takes the links of the tensors that are there, and what reads a tensor, given the other library's name."""
         self.path, self.model, self.tokenizer = path, model, tokenizer
         self._links = {name: link for link in links for name in link.ours}
         self.shapes = {each.name: each.shape for each in describe(model).variables() if each.name in self._links}

@@ -101,11 +101,7 @@ class Inputs:
 
     @functools.cached_property
     def identity(self) -> dict[str, str]:
-        """Properties of the data, by name, that must be equal on all ranks and after a resume.
-
-        Raises:
-            DataError: the data can't be read.
-        """
+        """Properties of the data, by name, that must be equal on all ranks and after a resume; raises a DataError."""
         first, *others = (each.identity for each in self.data)
         numbered = [(number, what, value) for number, each in enumerate(others, 2) for what, value in each.items()]
         return first | {f"{what} of phase {n}": value for n, what, value in numbered if first.get(what) != value}

@@ -218,11 +218,7 @@ class Labelled(PhaseData):
 
     @functools.cached_property
     def identity(self) -> dict[str, str]:
-        """Properties of the files and the tokenizer that must be equal on all ranks and after a resume.
-
-        Raises:
-            DataError: a file can't be read.
-        """
+        """What must be equal of files and tokenizer on all ranks and after a resume; raises a DataError."""
         settings, tokenizer = self.settings, self.tokenizer
         vocabulary = "\n".join(tokenizer.vocabulary.tokens).encode()
         identity = {"the vocabulary": f"{len(tokenizer.vocabulary)} tokens with {_digest(vocabulary)}"}

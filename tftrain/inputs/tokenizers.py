@@ -32,11 +32,7 @@ class TokenizerChoice:
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer.
-
-        Raises:
-            DataError: there is none, it is damaged, or it is not for an encoder.
-        """
+        """The tokenizer; raises a DataError if there is none, it is damaged, or it is not for an encoder."""
         kept = kept_folder(self.output_dir)
         try:
             if self.folder:
