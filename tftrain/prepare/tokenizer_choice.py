@@ -135,17 +135,17 @@ def _learn_from_words(config: PrepareConfig, spool: Spool, size: int, workers: W
     if config.resolved_normalization == "nfkc":
         workers.load("tftrain.tokenizer.tensorflow_text")
     with progress("learn vocabulary") as advance:
-        if config.tokenizer_type != "wordpiece":
-            is_library = config.tokenizer_type in LIBRARY
-            learner = vocabulary_learner.learn_unigram if is_library else vocabulary_learner.learn_sentencepiece
-            vocabulary, *model = learner(counts, size, config.resolved_lower_case)
-            warnings = joiner_warnings(counts)
-        else:
-            vocabulary, *model = (vocabulary_learner.learn_wordpiece(counts, size, advance),)
+        if config.tokenizer_type == "wordpiece":
+            vocabulary, model = vocabulary_learner.learn_wordpiece(counts, size, advance), None
             warnings = vocabulary_warnings(counts, vocabulary, size)
+        else:
+            vocabulary, model = vocabulary_learner.learn_sentencepiece(counts, size, config.resolved_lower_case)
+            if config.tokenizer_type in LIBRARY:
+                vocabulary, model = pipelines.of_sentencepiece(model, vocabulary_learner.LEARNED, None)
+            warnings = joiner_warnings(counts)
     for warning in [*warnings, *lost_scripts(counts, vocabulary)]:
         logger.warning(warning)
-    return _tokenizer(config, vocabulary, *model, strips=strips)
+    return _tokenizer(config, vocabulary, model, strips)
 
 
 def _strips(config: PrepareConfig, counts: Counter) -> bool:

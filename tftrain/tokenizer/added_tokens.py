@@ -36,9 +36,8 @@ def with_added(
     found: dict[str, dict[str, Any]] = {}
     roles, special = vocabulary.roles, {vocabulary.tokens[number] for number in vocabulary.roles.special}
     for entry in _entries(folder):
-        content = entry["content"]
-        if content not in special:
-            found[content] = found.get(content, entry) | {"id": found.get(content, entry).get("id", entry.get("id"))}
+        if entry["content"] not in special:
+            found.setdefault(entry["content"], {"id": None} | entry)
     if not found:
         return vocabulary, None
     tokens = base = _pieces_in(folder, vocabulary.tokens)

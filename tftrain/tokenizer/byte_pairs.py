@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from tftrain.files import strict_json
 from tftrain.files.errors import DataError
-from tftrain.tokenizer.pipelines import encode, library, prepared, vocabulary_of
+from tftrain.tokenizer.pipelines import encode, library, prepared, vocabulary_of, with_ends
 from tftrain.tokenizer.vocabulary import END_OF_TEXT, LONGEST_TOKEN, Vocabulary, byte_characters, read_file, read_text
 
 # One printable character for each byte.
@@ -52,12 +52,7 @@ def learn_byte_pairs(
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    if "[CLS]" in special:
-        ends = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
-        )
-    return vocabulary_of(tokenizer, "the learned tokenizer", "bpe", None), tokenizer.to_str().encode()
+    return with_ends(tokenizer, "the learned tokenizer", "bpe", None)
 
 
 def read_byte_pairs(path: str) -> tuple[Vocabulary, bytes]:

@@ -10,11 +10,7 @@ _LEAF, _LABEL, _VALUE = 1 << 8, (1 << 31) | 0xFF, (1 << 31) - 1
 
 
 def parts(content: bytes) -> tuple[np.ndarray, bytes]:
-    """Returns the units of the trie, int64, and the strings.
-
-    Raises:
-        ValueError: they are damaged, so that a text could lead out of them.
-    """
+    """Returns the units of the trie, int64, and the strings; a ValueError if a text could lead out of them."""
     size = int.from_bytes(content[:4], "little")
     if len(content) < 8 or not size or size % 4 or size > len(content) - 4:
         raise ValueError(f"a map of {len(content)} bytes whose trie has {size}")

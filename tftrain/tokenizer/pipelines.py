@@ -99,9 +99,14 @@ def library(path: str, data: bytes, expected: str) -> Tokenizer:
 
 
 def of_sentencepiece(data: bytes, path: str, folder: str | None, tokenizer_class: str = "") -> tuple[Vocabulary, bytes]:
-    """Returns what `read_file` does of a model of sentencepiece; texts of an encoder get its tokens around them."""
+    """Returns what `read_file` does of a model of sentencepiece."""
     tokenizer = prepared(sentencepiece_model.convert(data, path, tokenizer_class))
-    own = vocabulary_of(tokenizer, path, _kind(tokenizer), folder)
+    return with_ends(tokenizer, path, _kind(tokenizer), folder)
+
+
+def with_ends(tokenizer: Tokenizer, path: str, kind: str, folder: str | None) -> tuple[Vocabulary, bytes]:
+    """Returns what `read_file` does of a tokenizer that puts nothing around texts, with an encoder's tokens there."""
+    own = vocabulary_of(tokenizer, path, kind, folder)
     if own.is_for_encoders:
         first, last = own.of_role("beginning"), own.of_role("separator")
         second = f":{own.roles.second_type}"

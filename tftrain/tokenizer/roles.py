@@ -71,8 +71,8 @@ class Roles(NamedTuple):
 def of_tokens(tokens: Sequence[str], settings: Mapping[str, Any] | None = None) -> Roles:
     """Returns the roles that settings of transformers assign to tokens, and by their usual names those left out."""
     settings, ids = settings or {}, {}
-    given = {name: [_content(settings.get(field)) for field in fields] for name, fields in _FIELDS.items()}
-    eos = _content(settings.get("eos_token"))
+    given = {name: [content_of(settings.get(field)) for field in fields] for name, fields in _FIELDS.items()}
+    eos = content_of(settings.get("eos_token"))
     wanted = {eos, *END_TOKENS, *itertools.chain(*given.values(), *_USUAL.values())}
     places = {token: number for number, token in enumerate(tokens) if token in wanted}
     for name, usual in _USUAL.items():
@@ -121,7 +121,7 @@ def beside(folder: str, tokens: Sequence[str]) -> Roles:
     settings = read_object(folder, _MAP) | read_object(folder, SETTINGS)
     roles, path = of_tokens(tokens, settings), os.path.join(folder, SETTINGS)
     for role, fields in _FIELDS.items():
-        named = {field: _content(settings[field]) for field in fields if settings.get(field) is not None}
+        named = {field: content_of(settings[field]) for field in fields if settings.get(field) is not None}
         for field in (field for field, token in named.items() if token is None):
             raise DataError(f"{path}: {field} is {strict_json.shown(settings[field])}; expected a token or null")
         number, shown = getattr(roles, role), " and ".join(f"{field} {token!r}" for field, token in named.items())
@@ -157,7 +157,7 @@ def read_object(folder: str, name: str) -> dict[str, Any]:
     return content
 
 
-def _content(value: Any) -> str | None:
+def content_of(value: Any) -> str | None:
     """Returns a token of a file, which is a string or an object with its flags."""
     value = value.get("content") if isinstance(value, dict) else value
     return value if isinstance(value, str) else None

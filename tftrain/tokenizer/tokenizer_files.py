@@ -12,7 +12,7 @@ from tftrain.files.reading import read_small
 from tftrain.host.text import reason
 from tftrain.tokenizer import added_tokens, pipelines, sentencepiece_model
 from tftrain.tokenizer.byte_pairs import around, read_byte_pairs, with_beginning
-from tftrain.tokenizer.roles import MAX_BYTES, SETTINGS, beside, named
+from tftrain.tokenizer.roles import MAX_BYTES, SETTINGS, beside, content_of, named
 from tftrain.tokenizer.tokenizer_model import MODEL_FILES, ChatTemplate, Tokenizer
 from tftrain.tokenizer.vocabulary import LIBRARY, SPECIAL_TOKENS, Vocabulary, check_tokens, read_vocabulary
 
@@ -174,13 +174,9 @@ def _of_decoder(tokenizer: Tokenizer, settings: dict[str, Any], file: Path) -> T
 
 def _special(tokenizer: Tokenizer, settings: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     """Returns the special tokens that the settings name, other than the defaults."""
-    defaults, tokens = tokenizer.named_tokens, []
-    for name in ("bos_token", "eos_token", "unk_token", "pad_token"):
-        value = settings.get(name)
-        token = value.get("content") if isinstance(value, dict) else value
-        if isinstance(token, str) and token in tokenizer.vocabulary.tokens and token != defaults.get(name):
-            tokens.append((name, token))
-    return tuple(tokens)
+    defaults, tokens = tokenizer.named_tokens, set(tokenizer.vocabulary.tokens)
+    named = {name: content_of(settings.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
+    return tuple((name, token) for name, token in named.items() if token in tokens and token != defaults.get(name))
 
 
 def _kind(folder: Path) -> str | None:
@@ -238,11 +234,7 @@ def _from_tokenizer_json(path: Path) -> Vocabulary:
 
 
 def read_json(path: Path, kind: type = dict) -> Any:
-    """Returns the object in a JSON file, or the list if that is the `kind`.
-
-    Raises:
-        FormatError: it can't be read, or is not of this kind.
-    """
+    """Returns the object, or another `kind`, in a JSON file; raises a FormatError if there is no such thing in it."""
     try:
         content = strict_json.parse(_bytes(path))
     except ValueError as error:

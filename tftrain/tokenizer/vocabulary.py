@@ -97,8 +97,9 @@ class Vocabulary:
         tokens = [self.tokens[number] for number in ids]
         if self.spelling == _BYTES:
             return decode_bytes(tokens)
-        if self.spelling == SENTENCEPIECE_SPACE:
-            return decode_spaces(tokens).strip()
+        if self.spelling == SENTENCEPIECE_SPACE:  # A token such as <0x0A> is a byte.
+            joined = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()]).decode(tokens)
+            return joined.replace(SENTENCEPIECE_SPACE, " ").strip()
         return " ".join(tokens).replace(" ##", "")
 
     @cached_property
@@ -208,12 +209,6 @@ def write_vocabulary(path: str, vocabulary: Vocabulary) -> None:
 def decode_bytes(tokens: Sequence[str]) -> str:
     """Returns the text of byte-level tokens as they are in a vocabulary."""
     return decoders.ByteLevel().decode(list(tokens))
-
-
-def decode_spaces(tokens: Sequence[str]) -> str:
-    """Returns the text of tokens in which U+2581 is a space and <0x0A> a byte."""
-    joined = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()]).decode(list(tokens))
-    return joined.replace(SENTENCEPIECE_SPACE, " ")
 
 
 @cache

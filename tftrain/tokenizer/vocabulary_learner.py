@@ -13,7 +13,6 @@ from typing import NamedTuple
 import sentencepiece
 
 from tftrain.files.errors import DataError
-from tftrain.tokenizer import pipelines
 from tftrain.tokenizer.alphabet import Alphabet, choose_alphabet
 from tftrain.tokenizer.normalization import LONGEST_WORD
 from tftrain.tokenizer.vocabulary import SPECIAL_TOKENS, Vocabulary, check_tokens
@@ -31,6 +30,7 @@ _PART = 15
 _INSIDE = "\0"
 # Fixed, because the rounding of sums depends on the number of threads.
 _SENTENCEPIECE_THREADS = 2
+LEARNED = "the learned sentencepiece model"  # in the place of a path, for messages
 
 
 def learn_wordpiece(counts: Counter, vocab_size: int, progress: Callable[[], None]) -> Vocabulary:
@@ -200,13 +200,7 @@ def learn_sentencepiece(counts: Counter, vocab_size: int, lower_case: bool) -> t
             f"words ({reason}); use a smaller --vocab_size or more text"
         ) from error
     content = model.getvalue()
-    return sentencepiece_vocabulary(content, "the learned sentencepiece model"), content
-
-
-def learn_unigram(counts: Counter, vocab_size: int, lower_case: bool) -> tuple[Vocabulary, bytes]:
-    """Learns a model as `learn_sentencepiece`, and returns it as a tokenizer.json of the library `tokenizers`."""
-    _, model = learn_sentencepiece(counts, vocab_size, lower_case)
-    return pipelines.of_sentencepiece(model, "the learned sentencepiece model", None)
+    return sentencepiece_vocabulary(content, LEARNED), content
 
 
 def sentencepiece_vocabulary(model: bytes, path: str) -> Vocabulary:
