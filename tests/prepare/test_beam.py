@@ -87,7 +87,7 @@ def cut_writes():
 @pytest.mark.parametrize("kind", [MASKED, CAUSAL])
 def test_tasks_that_fail_and_run_twice_change_no_byte(changes, prepare_config, tmp_path, monkeypatch, kind):
     prepare(prepare_config(tmp_path / "once", **changes, **kind))
-    monkeypatch.setattr(preparation, "_workers", lambda *_: Repeating(1))
+    monkeypatch.setattr(preparation, "Workers", lambda _: Repeating(1))
     prepare(prepare_config(tmp_path / "repeated", **changes, **kind))
     check_equal(tmp_path / "repeated", tmp_path / "once")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tftrain.prepare import duplicates
-from tftrain.prepare.duplicates import ParagraphIndex, find_duplicates
+from tftrain.prepare.duplicates import ROW, Buckets, find_duplicates, paragraph_rows
 from tftrain.prepare.spool import Spool
 
 LONG = "A paragraph that is long enough to be counted, "
@@ -38,7 +38,7 @@ def divided(tmp_path, numbered, buckets=1, parts=1):
     """Returns what `Spool.read` makes of a corpus that several workers read."""
     for name in ("spool", "index"):
         (tmp_path / name).mkdir()
-    spool = Spool(str(tmp_path / "spool"), 1, 0.2, 3, 2, ParagraphIndex(str(tmp_path / "index"), buckets))
+    spool = Spool(str(tmp_path / "spool"), 1, 0.2, 3, 2, Buckets(str(tmp_path / "index"), buckets, ROW))
     for part in reversed(range(parts)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("os.getpid", lambda part=part: part)
@@ -80,10 +80,8 @@ def test_hashes_that_share_a_half_are_not_equal(tmp_path, monkeypatch):
     monkeypatch.setattr(duplicates.hashlib, "blake2b", Digest)
     (tmp_path / "index").mkdir()
     (tmp_path / "chunk").mkdir()
-    index = ParagraphIndex(str(tmp_path / "index"), 1)
-    rows = duplicates.ParagraphRows(index)
+    index = Buckets(str(tmp_path / "index"), 1, ROW)
     for document, size in enumerate((50, 60, 50, 70, 60)):
-        rows.add(document, ["x" * size], 0)
-    rows.flush()
+        index.append({0: next(paragraph_rows(document, ["x" * size], 0))[1]})
     assert find_duplicates(index, 0, [str(tmp_path / "chunk")]) == 2
     assert duplicates.read_duplicates(str(tmp_path / "chunk")) == {2: {0}, 4: {0}}

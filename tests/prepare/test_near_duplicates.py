@@ -1,6 +1,7 @@
 """Near duplicates: found with the probability of the formula, in groups, however the work is divided."""
 
 import itertools
+from collections import defaultdict
 
 import numpy as np
 import pyarrow.parquet
@@ -8,9 +9,9 @@ import pytest
 
 from tests.kit import corpora
 from tftrain.files.errors import DataError
-from tftrain.prepare import corpus_chunks
-from tftrain.prepare.duplicates import ParagraphIndex
-from tftrain.prepare.near_duplicates import BANDS, ROWS, SHINGLE, Bands, find_pairs, joined
+from tftrain.prepare import corpus_chunks, duplicates, near_duplicates
+from tftrain.prepare.duplicates import Buckets
+from tftrain.prepare.near_duplicates import BANDS, ROWS, SHINGLE, band_rows, find_pairs, joined
 from tftrain.prepare.preparation import prepare
 from tftrain.prepare.spool import Spool
 from tftrain.prepare.workers import Workers
@@ -32,11 +33,11 @@ def resemblance(one, other):
 
 def pairs_of(tmp_path, texts, buckets=1):
     """Returns the pairs that share a band, as numbers of texts."""
-    index = ParagraphIndex(str(tmp_path / "bands"), buckets)
-    bands = Bands(index)
+    index, rows = Buckets(str(tmp_path / "bands"), buckets, near_duplicates.ROW), defaultdict(bytes)
     for number, text in enumerate(texts):
-        bands.add(number, [text], 0)
-    bands.flush()
+        for digest, row in band_rows(number, [text], 0):
+            rows[digest % buckets] += row
+    index.append(rows)
     return np.concatenate([find_pairs(index, bucket) for bucket in range(buckets)])
 
 
@@ -101,7 +102,8 @@ def test_a_paragraph_that_only_a_near_duplicate_had_before_stays(tmp_path, bucke
     numbered = list(enumerate([[first], [again, own], [other, own], [other], [own, last]]))
     for name in ("spool", "index", "bands"):
         (tmp_path / name).mkdir()
-    indices = [ParagraphIndex(str(tmp_path / name), buckets) for name in ("index", "bands")]
+    kinds = {"index": duplicates.ROW, "bands": near_duplicates.ROW}
+    indices = [Buckets(str(tmp_path / name), buckets, row) for name, row in kinds.items()]
     spool = Spool(str(tmp_path / "spool"), 1, 0.2, 3, 2, *indices)
     for part in reversed(range(parts)):
         with pytest.MonkeyPatch.context() as patch:

@@ -40,11 +40,6 @@ class Accounting(NamedTuple):
         return self.tokens_read - sum(self.tokens_dropped.get(reason, 0) for reason in _ON_PURPOSE)
 
     @property
-    def share_used(self) -> float:
-        """Share of the wanted tokens that are in examples."""
-        return self.tokens_in_examples / max(1, self.tokens_wanted)
-
-    @property
     def unk_share(self) -> float:
         """Share of [UNK] in the tokens in examples."""
         return self.unknown_tokens / max(1, self.tokens_in_examples)

@@ -28,7 +28,7 @@ _DIFFERENT_LENGTHS = 256
 
 def check(accounting: Accounting, objective: PrepareObjective) -> None:
     """Warns if much text is not used or unknown; raises DataError if a smaller share than `min_tokens_used` is used."""
-    share, config = accounting.share_used, objective.config
+    share, config = accounting.tokens_in_examples / max(1, accounting.tokens_wanted), objective.config
     reason, remedy = objective.unused(accounting)
     unused = f"{share:.1%} of {accounting.tokens_wanted:,} tokens are in examples, because {reason}"
     if share < config.min_tokens_used:
@@ -38,14 +38,9 @@ def check(accounting: Accounting, objective: PrepareObjective) -> None:
     _warn_of_lost_marks(accounting, config)
     if accounting.unk_share > _MANY_UNKNOWN:
         words = [word[:_LONGEST_WORD] for word, _ in accounting.unknown_words.most_common(_UNKNOWN_SHOWN)]
-        remedy = "use a larger --vocab_size"
-        if config.vocab_file:
-            remedy = (
-                "use a --vocab_file that has these characters, or learn a vocabulary of this text without --vocab_file"
-            )
-        logger.warning(
-            f"{accounting.unk_share:.1%} of the tokens are [UNK], most often for {' '.join(words)}; {remedy}"
-        )
+        own = "use a --vocab_file that has these characters, or learn a vocabulary of this text without --vocab_file"
+        remedy, most = own if config.vocab_file else "use a larger --vocab_size", " ".join(words)
+        logger.warning(f"{accounting.unk_share:.1%} of the tokens are [UNK], most often for {most}; {remedy}")
 
 
 def _warn_of_lost_marks(accounting: Accounting, config: PrepareConfig) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 from tftrain.config.fields import ConfigError, Problem
 from tftrain.files.errors import DataError
 from tftrain.host.exit_codes import RunError
-from tftrain.prepare.workers import ENVIRONMENT, Result, Workers, begin, progress, spawned
+from tftrain.prepare.workers import ENVIRONMENT, Result, Workers, begin, spawned
 
 logger = logging.getLogger(__name__)
 
@@ -59,32 +59,26 @@ class BeamWorkers(Workers):
         if warning:
             logger.warning(f"--beam_options: {warning}")
 
-    def run(self, stage: str, function: Callable[..., Result], tasks: Sequence[tuple]) -> Iterator[Result]:
-        """Runs a pipeline, and yields function(*task) for each task, in task order, see `Workers.run`.
-
-        Raises:
-            DataError: the pipeline failed, or a worker does not see the folder.
-        """
-        with progress(stage, len(tasks)) as advance:
-            folder = os.path.join(self._work, f"stage-{uuid.uuid4().hex}")
-            os.mkdir(folder)
-            _write(os.path.join(folder, _TASKS), (function, tasks))
+    def _results(self, stage: str, function: Callable[..., Result], tasks: Sequence[tuple]) -> Iterator[Result]:
+        """Runs a pipeline; raises a DataError if it fails, or a worker does not see the folder."""
+        folder = os.path.join(self._work, f"stage-{uuid.uuid4().hex}")
+        os.mkdir(folder)
+        _write(os.path.join(folder, _TASKS), (function, tasks))
+        try:
+            failure = self._pool.submit(_run_pipeline, self._options, stage, folder, len(tasks)).result()
+        except BrokenProcessPool:
+            failure = _DIED
+        if failure:
+            raise _failed(stage, failure)
+        for number in range(len(tasks)):
             try:
-                failure = self._pool.submit(_run_pipeline, self._options, stage, folder, len(tasks)).result()
-            except BrokenProcessPool:
-                failure = _DIED
-            if failure:
-                raise _failed(stage, failure)
-            for number in range(len(tasks)):
-                try:
-                    result, error = _read(os.path.join(folder, str(number)))
-                except FileNotFoundError:  # Beam may take a pipeline as finished if all its workers died.
-                    raise _failed(stage, _DIED) from None
-                if error:
-                    raise error
-                advance()
-                yield result
-            shutil.rmtree(folder)
+                result, error = _read(os.path.join(folder, str(number)))
+            except FileNotFoundError:  # Beam may take a pipeline as finished if all its workers died.
+                raise _failed(stage, _DIED) from None
+            if error:
+                raise error
+            yield result
+        shutil.rmtree(folder)
 
 
 def _failed(stage: str, reason: str) -> DataError:

@@ -21,8 +21,8 @@ import numpy as np
 
 from tftrain.config.prepare import PrepareConfig
 from tftrain.files.errors import DataError
-from tftrain.prepare import builtin_corpus, near_duplicates, sources
-from tftrain.prepare.duplicates import ParagraphIndex, find_duplicates
+from tftrain.prepare import builtin_corpus, duplicates, near_duplicates, sources
+from tftrain.prepare.duplicates import Buckets, find_duplicates
 from tftrain.prepare.near_duplicates import find_pairs, joined
 from tftrain.prepare.objective import PrepareObjective
 from tftrain.prepare.sources import Document, FilePart, SourceNotes
@@ -124,14 +124,13 @@ def read_corpus(objective: PrepareObjective, work: str, inputs: list[str], worke
 
 def _read(config: PrepareConfig, folder: str, inputs: list[str], workers: Workers) -> list[Copied]:
     """Copies the documents of all files into a folder."""
-    texts, notes, bad_rows = [], SourceNotes([], []), 0
+    texts, notes = [], SourceNotes([], [])
     groups = by_size(sources.parts(inputs), _TASK_BYTES, lambda part: part.bytes)
     tasks = [(group, config, os.path.join(folder, str(number))) for number, group in enumerate(groups)]
     for copied, noted in workers.run("read documents", read_parts, tasks):
-        if copied.bad_rows and not bad_rows:
+        if copied.fault and not any(text.fault for text in texts):
             logger.warning(f"--skip_bad_rows: rows are left out, the first: {copied.fault}")
         texts.append(copied)
-        bad_rows += copied.bad_rows
         notes = SourceNotes(*map(operator.add, notes, noted))
     for line in notes.words():
         logger.info(line)
@@ -166,9 +165,9 @@ def _make_spool(objective: PrepareObjective, work: str, texts: list[Copied], att
     small = min(_SMALL_CHUNKS, -(-size // max(_SMALL_CHUNK_BYTES, objective.smallest_chunk())))
     # The built-in corpus has no duplicate paragraphs, and those of verbatim documents are lines, which stay.
     drops = config.deduplicate != "none" and not config.builtin_corpus and config.document_separator != "verbatim"
-    index = ParagraphIndex.for_text(paragraphs, size) if drops else None
+    index = Buckets.for_text(paragraphs, size, duplicates.ROW) if drops else None
     band_bytes = near_duplicates.DOCUMENT_BYTES * documents
-    near = ParagraphIndex.for_text(bands, band_bytes) if config.deduplicate == "near" else None
+    near = Buckets.for_text(bands, band_bytes, near_duplicates.ROW) if config.deduplicate == "near" else None
     chunks = max(1, large, small), max(1, -int(-large * share // 1))  # training and held out
     return Spool(folder, seed, share, *chunks, index, near, objective.split)
 
@@ -176,7 +175,7 @@ def _make_spool(objective: PrepareObjective, work: str, texts: list[Copied], att
 def _find_duplicates(spool: Spool, workers: Workers) -> None:
     """Near duplicates first: a paragraph that only they have in common with another document stays there."""
     if spool.bands:
-        tasks = [(spool.bands, bucket) for bucket in range(spool.bands.buckets)]
+        tasks = [(spool.bands, bucket) for bucket in range(spool.bands.count)]
         groups = np.zeros([0, 2], np.uint64)
         for pairs in workers.run("find near duplicates", find_pairs, tasks):
             groups = joined(np.concatenate([groups, pairs]))
@@ -187,7 +186,7 @@ def _find_duplicates(spool: Spool, workers: Workers) -> None:
     if not spool.index:
         return
     folders = [spool.chunk_folder(chunk) for chunk in spool.chunks()]
-    tasks = [(spool.index, bucket, folders, spool.near_duplicates) for bucket in range(spool.index.buckets)]
+    tasks = [(spool.index, bucket, folders, spool.near_duplicates) for bucket in range(spool.index.count)]
     dropped = sum(workers.run("find duplicate paragraphs", find_duplicates, tasks))
     shutil.rmtree(spool.index.folder)
     if dropped:

@@ -11,6 +11,7 @@ import os
 import struct
 import unicodedata
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from tftrain.prepare import appended_files
 # Shorter paragraphs, such as headings and "Yes.", are never duplicates. In UTF-8, 32 bytes are about 5 English words or
 # 10 Chinese characters.
 MIN_BYTES = 32
-_ROW = np.dtype([("hash", "<u8", 2), ("document", "<u8"), ("paragraph", "<u4"), ("chunk", "<u4")])
+ROW = np.dtype([("hash", "<u8", 2), ("document", "<u8"), ("paragraph", "<u4"), ("chunk", "<u4")])
 _PLACE_AND_CHUNK = struct.Struct("<Q2I")
 _PLACE = np.dtype([("document", "<u8"), ("paragraph", "<u4")])
 # A bucket has at most as many bytes as the text, and usually a fifth of that.
@@ -28,47 +29,39 @@ _TEXT_BYTES_PER_BUCKET = 256 << 20
 _DUPLICATES = "duplicates-"
 
 
-class ParagraphIndex(NamedTuple):
-    """The existing folder of the buckets, and their number."""
+class Buckets(NamedTuple):
+    """Rows of hashes on disk, divided by their hashes: an existing folder, the number of buckets, and a row's type."""
 
     folder: str
-    buckets: int
+    count: int
+    row: np.dtype
 
     @classmethod
-    def for_text(cls, folder: str, text_bytes: int) -> "ParagraphIndex":
-        """Returns an index whose buckets fit into memory, for text of about `text_bytes` bytes."""
-        return cls(folder, 1 + text_bytes // _TEXT_BYTES_PER_BUCKET)
+    def for_text(cls, folder: str, text_bytes: int, row: np.dtype) -> "Buckets":
+        """Returns buckets that fit into memory, for text of about `text_bytes` bytes."""
+        return cls(folder, 1 + text_bytes // _TEXT_BYTES_PER_BUCKET, row)
+
+    def append(self, rows: Mapping[int, bytes]) -> None:
+        """Appends rows, by the numbers of their buckets, to the files of this thread."""
+        for bucket, content in rows.items():
+            appended_files.append(os.path.join(self.folder, str(bucket)), "", content, self.row.itemsize)
+
+    def read(self, bucket: int) -> np.ndarray:
+        """Returns the rows of a bucket, in any order."""
+        paths = appended_files.paths(os.path.join(self.folder, str(bucket)), "")
+        return np.concatenate([np.zeros(0, self.row), *(np.fromfile(path, self.row) for path in paths)])
 
 
-class ParagraphRows:
-    """The rows of a worker that are not on disk yet."""
+def paragraph_rows(document: int, paragraphs: list[str], chunk: int) -> Iterator[tuple[int, bytes]]:
+    """Yields hash and row of the paragraphs of a document with at least MIN_BYTES bytes.
 
-    _row = _ROW
-
-    def __init__(self, index: ParagraphIndex):
-        self._index = index
-        self._buckets: dict[int, bytearray] = defaultdict(bytearray)
-
-    def add(self, document: int, paragraphs: list[str], chunk: int) -> None:
-        """Adds the paragraphs of a document with at least MIN_BYTES bytes; its chunk is a number among all chunks."""
-        for number, paragraph in enumerate(paragraphs):
-            text = unicodedata.normalize("NFC", paragraph).casefold().encode()
-            if len(text) >= MIN_BYTES:
-                digest = hashlib.blake2b(text, digest_size=16).digest()
-                row = digest + _PLACE_AND_CHUNK.pack(document, number, chunk)
-                self._buckets[int.from_bytes(digest[8:], "little") % self._index.buckets] += row
-
-    def flush(self) -> None:
-        """Appends the rows to the files of this thread."""
-        for bucket, rows in self._buckets.items():
-            appended_files.append(os.path.join(self._index.folder, str(bucket)), "", rows, self._row.itemsize)
-        self._buckets.clear()
-
-
-def read_bucket(index: ParagraphIndex, bucket: int, row: np.dtype) -> np.ndarray:
-    """Returns the rows of a bucket, in any order."""
-    paths = appended_files.paths(os.path.join(index.folder, str(bucket)), "")
-    return np.concatenate([np.zeros(0, row), *(np.fromfile(path, row) for path in paths)])
+    The document's chunk is a number among all chunks.
+    """
+    for number, paragraph in enumerate(paragraphs):
+        text = unicodedata.normalize("NFC", paragraph).casefold().encode()
+        if len(text) >= MIN_BYTES:
+            digest = hashlib.blake2b(text, digest_size=16).digest()
+            yield int.from_bytes(digest[8:], "little"), digest + _PLACE_AND_CHUNK.pack(document, number, chunk)
 
 
 def among(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
@@ -79,12 +72,12 @@ def among(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     return wanted[places] == numbers
 
 
-def find_duplicates(index: ParagraphIndex, bucket: int, chunk_folders: list[str], left_out: str | None = None) -> int:
+def find_duplicates(index: Buckets, bucket: int, chunk_folders: list[str], left_out: str | None = None) -> int:
     """Writes the places of a bucket's duplicates to the folders of their chunks. Returns the number of duplicates.
 
     `left_out` is the path of an array of the documents that are left out altogether, ascending.
     """
-    rows = read_bucket(index, bucket, _ROW)
+    rows = index.read(bucket)
     if not len(rows):
         return 0
     # Few paragraphs occur twice, so the second sort has few rows.

@@ -15,38 +15,34 @@ import functools
 import re
 import struct
 import unicodedata
+from collections.abc import Iterator
 
 import numpy as np
 import xxhash
 
-from tftrain.prepare.duplicates import MIN_BYTES, ParagraphIndex, ParagraphRows, read_bucket
+from tftrain.prepare.duplicates import MIN_BYTES, Buckets
 
 SHINGLE, BANDS, ROWS = 5, 14, 8
 DOCUMENT_BYTES = 16 * BANDS  # its rows
 # An ideograph or a kana is a word of its own.
 _WORD = re.compile("[\u3040-\u30ff\u3400-\u9fff]|[^\\W\u3040-\u30ff\u3400-\u9fff]+")
-_ROW, _HASH_AND_DOCUMENT = np.dtype([("hash", "<u8"), ("document", "<u8")]), struct.Struct("<2Q")
+ROW, _HASH_AND_DOCUMENT = np.dtype([("hash", "<u8"), ("document", "<u8")]), struct.Struct("<2Q")
 _AT_ONCE = 4096
 
 
-class Bands(ParagraphRows):
-    """The rows of a worker that are not on disk yet."""
-
-    _row = _ROW
-
-    def add(self, document: int, paragraphs: list[str], chunk: int) -> None:
-        """Adds a document, if it has at least MIN_BYTES bytes; see `ParagraphRows.add`."""
-        text = unicodedata.normalize("NFC", " ".join(paragraphs)).casefold()
-        words = _WORD.findall(text)
-        if len(text.encode()) < MIN_BYTES or not words:
-            return
-        runs = {" ".join(words[begin : begin + SHINGLE]) for begin in range(max(1, len(words) - SHINGLE + 1))}
-        runs, sketch = [run.encode() for run in runs], _empty_sketch().copy()
-        for begin in range(0, len(runs), _AT_ONCE):
-            sketch.update_batch(runs[begin : begin + _AT_ONCE])
-        for band, numbers in enumerate(sketch.hashvalues.reshape(BANDS, ROWS)):
-            digest = xxhash.xxh3_64_intdigest(numbers.tobytes(), seed=band)
-            self._buckets[digest % self._index.buckets] += _HASH_AND_DOCUMENT.pack(digest, document)
+def band_rows(document: int, paragraphs: list[str], _chunk: int) -> Iterator[tuple[int, bytes]]:
+    """Yields hash and row of each band of a document, if it has at least MIN_BYTES bytes; see `paragraph_rows`."""
+    text = unicodedata.normalize("NFC", " ".join(paragraphs)).casefold()
+    words = _WORD.findall(text)
+    if len(text.encode()) < MIN_BYTES or not words:
+        return
+    runs = {" ".join(words[begin : begin + SHINGLE]) for begin in range(max(1, len(words) - SHINGLE + 1))}
+    runs, sketch = [run.encode() for run in runs], _empty_sketch().copy()
+    for begin in range(0, len(runs), _AT_ONCE):
+        sketch.update_batch(runs[begin : begin + _AT_ONCE])
+    for band, numbers in enumerate(sketch.hashvalues.reshape(BANDS, ROWS)):
+        digest = xxhash.xxh3_64_intdigest(numbers.tobytes(), seed=band)
+        yield digest, _HASH_AND_DOCUMENT.pack(digest, document)
 
 
 @functools.cache
@@ -56,12 +52,12 @@ def _empty_sketch():
     return MinHash(BANDS * ROWS, seed=1, hashfunc=xxhash.xxh32_intdigest, scheme="affine32")
 
 
-def find_pairs(index: ParagraphIndex, bucket: int) -> np.ndarray:
+def find_pairs(index: Buckets, bucket: int) -> np.ndarray:
     """Returns pairs of documents of a bucket that share a band, uint64 [n, 2].
 
     Together, the pairs of all buckets join the documents of each group, see `joined`.
     """
-    rows = read_bucket(index, bucket, _ROW)
+    rows = index.read(bucket)
     rows = rows[np.lexsort((rows["document"], rows["hash"]))]
     hashes, documents = rows["hash"], rows["document"]
     return np.unique(np.stack([documents[:-1], documents[1:]], axis=1)[hashes[1:] == hashes[:-1]], axis=0)

@@ -64,7 +64,11 @@ def prepare(config: PrepareConfig) -> Manifest:
     shutil.rmtree(work, ignore_errors=True)
     os.makedirs(work)
     try:
-        with _workers(config, work) as workers:
+        if config.runner == "local":
+            workers = Workers(config.num_workers or hardware.cores())
+        else:
+            workers = BeamWorkers(config.split_beam_options, work)
+        with workers:
             if config.input_records:
                 config, shards_of, counted = records.adopt(config, work, tokenizer, workers)
                 new_manifest = _manifest(objective_of(config), work, 0, tokenizer, counted, shards_of)
@@ -83,12 +87,6 @@ def prepare(config: PrepareConfig) -> Manifest:
         shutil.rmtree(work, ignore_errors=True)
         if not existed and os.path.isdir(config.output_dir) and not os.listdir(config.output_dir):
             os.rmdir(config.output_dir)
-
-
-def _workers(config: PrepareConfig, work: str) -> Workers:
-    if config.runner == "local":
-        return Workers(config.num_workers or hardware.cores())
-    return BeamWorkers(config.split_beam_options, work)
 
 
 def _write(

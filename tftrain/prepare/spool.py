@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tftrain.prepare import appended_files
-from tftrain.prepare.duplicates import ParagraphIndex, ParagraphRows, among, read_duplicates
-from tftrain.prepare.near_duplicates import Bands
+from tftrain.prepare.duplicates import Buckets, among, paragraph_rows, read_duplicates
+from tftrain.prepare.near_duplicates import band_rows
 
 _BUFFERED_BYTES = 16 << 20
 _DOCUMENTS = "documents-"
@@ -52,8 +52,8 @@ class Spool:
     eval_fraction: float  # share of held-out documents
     train_chunks: int
     eval_chunks: int
-    index: ParagraphIndex | None = None  # where `add` writes the hashes of paragraphs; None if duplicates stay
-    bands: ParagraphIndex | None = None  # where `add` writes those of documents; None if near duplicates stay
+    index: Buckets | None = None  # where `add` writes the hashes of paragraphs; None if duplicates stay
+    bands: Buckets | None = None  # where `add` writes those of documents; None if near duplicates stay
     split: Callable[[str], list[str]] | None = None  # divides a paragraph into sentences; None: it stays whole
 
     def chunks(self) -> list[Chunk]:
@@ -76,26 +76,37 @@ class Spool:
     def add(self, numbered: Iterable[tuple[int, list[str], str | None]]) -> dict[str, int]:
         """Appends documents to their chunks, and returns the number of documents added to each split.
 
-        Args:
-            numbered: the document's number in the corpus, its paragraphs, and its id, if it has one.
+        Each has its number in the corpus, its paragraphs, and its id or None.
         """
-        buffers: dict[Chunk, list[str]] = defaultdict(list)
-        rows = [kind(index) for kind, index in ((ParagraphRows, self.index), (Bands, self.bands)) if index]
-        counts, buffered = {"train": 0, "eval": 0}, 0
+        documents, counts, buffered = defaultdict(bytearray), {"train": 0, "eval": 0}, 0
+        kinds = ((paragraph_rows, self.index), (band_rows, self.bands))
+        hashes = [(rows_of, index, defaultdict(bytearray)) for rows_of, index in kinds if index]
+
+        def flush() -> None:
+            for chunk, lines in documents.items():
+                appended_files.append(self.chunk_folder(chunk), _DOCUMENTS, lines)
+            documents.clear()
+            for _, index, rows in hashes:
+                index.append(rows)
+                rows.clear()
+
         for number, paragraphs, identity in numbered:
             # The zero is part of what is hashed, so that text is divided as it always was.
             chunk = self.assign(f"0 {number}" if identity is None else identity)
-            for writer in rows:
-                writer.add(number, paragraphs, chunk.number + (chunk.split == "eval") * self.train_chunks)
+            among_all = chunk.number + (chunk.split == "eval") * self.train_chunks
+            for rows_of, index, rows in hashes:
+                for digest, row in rows_of(number, paragraphs, among_all):
+                    rows[digest % index.count] += row
             parts = list(map(self.split, paragraphs)) if self.split else paragraphs
-            line = json.dumps([number, parts], ensure_ascii=False)
-            buffers[chunk].append(line)
+            # The line before may be incomplete.
+            line = f"\n{json.dumps([number, parts], ensure_ascii=False)}".encode()
+            documents[chunk] += line
             counts[chunk.split] += 1
             buffered += len(line)
             if buffered > _BUFFERED_BYTES:
-                self._flush(buffers, rows)
+                flush()
                 buffered = 0
-        self._flush(buffers, rows)
+        flush()
         return counts
 
     def read(self, chunk: Chunk) -> list[SpooledDocument]:
@@ -123,12 +134,3 @@ class Spool:
     def near_duplicates(self) -> str | None:
         """The path of the array of the numbers of near duplicates, ascending; None if they stay."""
         return os.path.join(self.folder, "near.npy") if self.bands else None
-
-    def _flush(self, buffers: dict[Chunk, list[str]], rows: list[ParagraphRows]) -> None:
-        for chunk, lines in buffers.items():
-            # The line before may be incomplete.
-            content = "".join("\n" + line for line in lines).encode()
-            appended_files.append(self.chunk_folder(chunk), _DOCUMENTS, content)
-        buffers.clear()
-        for writer in rows:
-            writer.flush()

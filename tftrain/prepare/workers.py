@@ -73,8 +73,7 @@ class Workers:
             DataError: a worker process died.
         """
         with progress(stage, len(tasks)) as advance:
-            results = starmap(function, tasks) if self._pool is None else self._in_order(stage, function, tasks)
-            for result in results:
+            for result in self._results(stage, function, tasks):
                 advance()
                 yield result
 
@@ -83,7 +82,10 @@ class Workers:
         for _ in range(self.count if self._pool else 0):
             self._pool.submit(_load, module)
 
-    def _in_order(self, stage: str, function: Callable[..., Result], tasks: Sequence[tuple]) -> Iterator[Result]:
+    def _results(self, stage: str, function: Callable[..., Result], tasks: Sequence[tuple]) -> Iterator[Result]:
+        if self._pool is None:
+            yield from starmap(function, tasks)
+            return
         pending: deque = deque()
         try:
             for task in tasks:
