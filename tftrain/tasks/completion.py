@@ -17,6 +17,7 @@ class Completion(FineTuning):
     """
 
     step_flops = Task.step_flops  # those of the output layer too
+    weights = staticmethod(token_weights)
 
     def outputs(self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None, deferred: Deferred | None) -> tf.Tensor:
         """Returns the cross-entropy of each token, and 1 where the best one is right, [b, S, 2]; there is no head."""
@@ -30,10 +31,6 @@ class Completion(FineTuning):
         """Returns the number of examples that are packed in each row, [b]."""
         weights = example_weights(batch)
         return tf.cast(tf.reduce_max(batch["sequence_ids"], axis=1), weights.dtype) * weights
-
-    def weights(self, batch: Batch) -> tf.Tensor:
-        """Returns 1 for each token whose next one is of a completion, [b, S]."""
-        return token_weights(batch)
 
     def contents(self, batch: Batch) -> Contents:
         """Returns what is in the rows of a batch: examples, several in a row."""

@@ -19,6 +19,18 @@ LOSS = Mean("task_loss", "task loss", "loss", "loss_sum", "weight", is_loss=True
 ACCURACY = Mean("task_accuracy", "accuracy", "accuracy", "correct", "weight", in_evaluation=False)
 
 
+def token_weights(batch: Batch) -> tf.Tensor:
+    """Returns 1 for each token with a label, and 0 for those without, whose label is negative: fp32 [b, S]."""
+    tokens = tf.cast(batch["labels"] >= 0, tf.float32)
+    return tokens * tf.cast(example_weights(batch), tf.float32)[:, None]
+
+
+def example_weights(batch: Batch) -> tf.Tensor:
+    """Returns 0 for a row that only fills the batch, and 1 for the others, [b]."""
+    weights = batch.get("example_weights")
+    return tf.ones([tf.shape(batch["input_ids"])[0]]) if weights is None else weights
+
+
 class LabelledTask(Task):
     """A task on the examples of a file, each of one sequence of S tokens or of several, side by side in a batch."""
 
@@ -71,6 +83,8 @@ class FineTuning(LabelledTask):
 
     sums: ClassVar = ("loss_sum", "weight", "correct", "examples")
     means: ClassVar = (LOSS, ACCURACY)
+    # The number of examples in each row of a batch, [b], and the weights of what is predicted, by default of examples.
+    examples = weights = staticmethod(example_weights)
 
     def loss_weights(self, batch: Batch) -> tf.Tensor:
         """Returns the sum of the weights of what the batch predicts, fp32 [1]."""
@@ -93,17 +107,9 @@ class FineTuning(LabelledTask):
         """Returns what `loss_terms` and `to_score` take, by default the head's outputs; see `loss_sums`."""
         return self.model.head_outputs(x, batch, dropout, deferred)
 
-    def examples(self, batch: Batch) -> tf.Tensor:
-        """Returns the number of examples in each row, without those that only fill the batch: by default one, [b]."""
-        return example_weights(batch)
-
     @abc.abstractmethod
     def loss_terms(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns loss and whether the prediction is right for each of the weights: float and bool, or numbers."""
-
-    def weights(self, batch: Batch) -> tf.Tensor:
-        """Returns the weights of what is predicted: by default one for each example, [b]."""
-        return example_weights(batch)
 
     def to_score(self, outputs: tf.Tensor, batch: Batch) -> tf.Tensor:
         """Returns what the scorer needs of the head's outputs, fp32 [b, ...]."""
@@ -147,15 +153,13 @@ class TokenClassification(FineTuning):
     The first token of a word predicts its class. A batch has labels, int32 [b, S]: -1 where no word begins.
     """
 
+    weights = staticmethod(token_weights)
+
     def loss_terms(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the cross-entropy and whether the best class is right, [b, S]."""
         labels = batch["labels"]
         entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(labels, 0), outputs)
         return entropy, is_best(outputs, labels)
-
-    def weights(self, batch: Batch) -> tf.Tensor:
-        """Returns 1 for the first token of each word, [b, S]."""
-        return token_weights(batch)
 
     def to_score(self, outputs: tf.Tensor, batch: Batch) -> tf.Tensor:
         """Returns the best class of each token, fp32 [b, S]."""
@@ -176,15 +180,3 @@ class QuestionAnswering(FineTuning):
         logits = tf.where(mask[:, None] > 0, tf.transpose(outputs, [0, 2, 1]), outputs.dtype.min / 2)  # [b, 2, S]
         entropy = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits), axis=-1)
         return entropy, tf.reduce_all(is_best(logits, labels), axis=-1)
-
-
-def token_weights(batch: Batch) -> tf.Tensor:
-    """Returns 1 for each token with a label, and 0 for those without, whose label is negative: fp32 [b, S]."""
-    tokens = tf.cast(batch["labels"] >= 0, tf.float32)
-    return tokens * tf.cast(example_weights(batch), tf.float32)[:, None]
-
-
-def example_weights(batch: Batch) -> tf.Tensor:
-    """Returns 0 for a row that only fills the batch, and 1 for the others, [b]."""
-    weights = batch.get("example_weights")
-    return tf.ones([tf.shape(batch["input_ids"])[0]]) if weights is None else weights
