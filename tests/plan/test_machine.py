@@ -35,6 +35,14 @@ def test_what_is_measured_reads_back_and_is_possible(path):
     assert max(share for _, share in found.curve) == 1
 
 
+@pytest.mark.parametrize("busy", [3.0, 60.0])
+def test_measuring_says_that_others_take_the_cores(monkeypatch, tmp_path, capsys, busy):
+    monkeypatch.setattr(machine.psutil, "cpu_percent", lambda seconds: busy)
+    monkeypatch.setattr(machine, "product_rates", lambda sizes: [1.0] * (1 + len(sizes)))
+    machine.measure(tmp_path / "machine.json")
+    assert ("other work takes 60% of the cores" in capsys.readouterr().err) == (busy > 10)
+
+
 def test_a_file_with_impossible_values_is_refused(path, tmp_path):
     wrong = tmp_path / "wrong.json"
     wrong.write_text(json.dumps(json.loads(path.read_text()) | {"curve": [[1, 0]]}))

@@ -20,7 +20,7 @@ from tftrain.config.model import ModelConfig
 # The most logits of a chunk, if there are several: 32 MB in fp32 stay in the caches of a CPU. A GPU loses what its rows
 # reuse with each small chunk: it reads and writes the sum of the table's gradient, and leaves its CUDA graph.
 CPU_LOGITS, GPU_LOGITS = 2**23, 2**27
-COMPARED_SCORES = 2**22  # scores of a chunk, if a loss compares all samples: 16 MB in fp32
+COMPARED_ROWS = 1024  # rows and columns of a tile of scores, if a loss compares all samples: 4 MB in fp32
 LEAST_ROWS = 32  # fewer rows in a chunk would make its products slow
 GPU_UNIT = 8  # XLA pads the rows and columns of products in 16 bits to a multiple of it, and copies them for that
 

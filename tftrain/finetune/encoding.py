@@ -116,11 +116,15 @@ class Sequences:
 
     def rows(self, numbers: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns input_ids, input_mask and segment_ids of some sequences, int32 [n, length]; padding has mask 0."""
-        ids = np.full([len(numbers), length], self._padding_id, np.int32)
-        mask, token_types = np.zeros_like(ids), np.zeros_like(ids)
+        ids, mask, token_types = np.zeros([3, len(numbers), length], np.int32)
+        self.write(numbers, ids, mask, token_types)
+        return ids, mask, token_types
+
+    def write(self, numbers: np.ndarray, ids: np.ndarray, mask: np.ndarray, token_types: np.ndarray) -> None:
+        """Writes what `rows` returns into such arrays of zeros."""
+        ids[:] = self._padding_id
         for row, number in enumerate(numbers):
             begin, end = (self.ends[number - 1] if number else 0), self.ends[number]
             ids[row, : end - begin] = self.ids[begin:end]
             mask[row, : end - begin] = 1
             token_types[row, self.firsts[number] : end - begin] = 1
-        return ids, mask, token_types

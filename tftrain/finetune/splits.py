@@ -203,8 +203,9 @@ def _of_sequences(examples: list, sides: Sequence[Sequences], length: int, **oth
     """
 
     def rows(numbers: np.ndarray) -> dict[str, np.ndarray]:
-        parts_of_sides = zip(*(side.rows(numbers, length) for side in sides), strict=True)
-        features = {name: np.concatenate(parts, axis=1) for name, parts in zip(_NAMES, parts_of_sides, strict=True)}
+        features = {name: np.zeros([len(numbers), len(sides) * length], np.int32) for name in _NAMES}
+        for place, side in enumerate(sides):
+            side.write(numbers, *(each[:, place * length :][:, :length] for each in features.values()))
         return features | {name: values(numbers) for name, values in others.items()}
 
     return MemorySource(examples, len(examples), length, rows)

@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import psutil
+
 from tftrain.config.fields import ConfigError, Problem
 from tftrain.config.run import RunConfig
 from tftrain.host.hardware import cores, host_memory_gb
@@ -29,7 +31,7 @@ NAME = "this_machine"
 SIZES = (64, 128, 256, 512, 1024, 2048)
 COPY_BYTES = 1 << 28
 SENT_BYTES = 1 << 26
-SECONDS = 0.3  # each measurement
+SECONDS, BUSY_SECONDS = 0.3, 0.5  # each measurement; how long others are watched before
 SHARED = ("memory_gb", "peak_fp32", "peak_16bit", "memory_gbs")  # what the processes of a machine divide among them
 
 
@@ -92,6 +94,11 @@ def measure(path: Path) -> str:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     except OSError as error:
         raise ConfigError([Problem("machine_file", str(path), f"expected a file to write: {reason(error)}")]) from error
+    if (busy := psutil.cpu_percent(BUSY_SECONDS)) > 10:
+        print(
+            f"other work takes {busy:.0f}% of the cores, so that the rates are too low: measure again without it",
+            file=sys.stderr,
+        )
     *rates, half = product_rates(SIZES)
     best = max(rates)
     cluster = Cluster(

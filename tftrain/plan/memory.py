@@ -10,7 +10,7 @@ backward, times the micro-batches under way in a pipeline stage, which are those
 import functools
 from typing import NamedTuple
 
-from tftrain.architecture.architecture import COMPARED_SCORES
+from tftrain.architecture.architecture import COMPARED_ROWS
 from tftrain.architecture.flops import kernels_of_block
 from tftrain.host.units import GB, ITEM_BYTES
 from tftrain.plan import inventory
@@ -25,7 +25,7 @@ PLAIN_OPTIMIZER_BYTES = 8  # a weight: two fp32 temporaries, the update and its 
 # A weight of the largest tensor, as whole tensors are updated one by one: gradient, moments, direction and next weight.
 PLAIN_TENSOR_BYTES = 20
 BUCKET = 2**26  # numbers that travel between ranks at a time
-SCORES = 3 * 4 * COMPARED_SCORES  # bytes of scores and exponentials of a chunk, see `tftrain.tasks.in_batch_loss`
+SCORES = 3 * 4 * COMPARED_ROWS**2  # bytes of scores and exponentials of a tile, see `tftrain.tasks.in_batch_loss`
 
 
 class Memory(NamedTuple):

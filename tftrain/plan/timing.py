@@ -8,7 +8,7 @@ whichever is longer. Under a pipeline, the schedule's table says when each stage
 import functools
 from typing import NamedTuple
 
-from tftrain.architecture.architecture import COMPARED_SCORES
+from tftrain.architecture.architecture import COMPARED_ROWS
 from tftrain.architecture.flops import kernels_of_block
 from tftrain.config.optimizer import ORTHOGONAL_ITERATIONS
 from tftrain.plan import inventory, products
@@ -199,12 +199,12 @@ def first_pass_seconds(work: Workload, cluster: Cluster, constants: Constants) -
     """
     speed, own, every = rates(cluster, constants), work.global_batch / work.dp, work.global_batch
     scores, candidates = own * every * (work.sequences - 1), every * (work.sequences - 1)
-    chunk = max(1, min(round(own), COMPARED_SCORES // candidates))
+    rows, columns, width = min(round(own), COMPARED_ROWS), min(candidates, COMPARED_ROWS), work.model.config.vector_size
     product = sum(
-        products.seconds(_reach(cluster, constants), chunk, *sizes, 1, 4)
-        for sizes in ((candidates, work.model.config.vector_size), (work.model.config.vector_size, candidates))
+        products.seconds(_reach(cluster, constants), rows, *sizes, 1, 4)
+        for sizes in ((columns, width), (width, columns))
     )
-    loss = 2 * work.scorings * (own / chunk * product + 6 * 4 * scores / speed.memory)
+    loss = 2 * work.scorings * (scores / (rows * columns) * product + 6 * 4 * scores / speed.memory)
     loss += all_reduce(work.dp * work.vector_bytes, work.dp, work.tp, cluster, speed) / 2
     if not work.has_two_passes:
         return loss

@@ -109,18 +109,18 @@ def _matryoshka(
     losses: dict[int, Compared], normalized: bool, samples: Samples, group: Group, trains: bool = True
 ) -> SampleLosses:
     """The mean of a loss over the first numbers of the vectors, of several widths (arXiv 2205.13147)."""
-    of_widths, gradients = [], []
+    total, gradient, before = 0.0, 0.0, []
     for width, loss in losses.items():
         with tf.GradientTape() as tape:
             tape.watch(samples.vectors)
             vectors = _first(samples.vectors, width, normalized)
-        with tf.control_dependencies(gradients or of_widths):  # Else those of all widths are in memory at once.
+        with tf.control_dependencies(before):  # Else those of all widths are in memory at once.
             found = loss(samples._replace(vectors=vectors), group, trains)
-        of_widths.append(found.loss)
+        total += found.loss
         if trains:
-            gradients.append(tape.gradient(vectors, samples.vectors, found.gradient))
-    gradient = tf.add_n(gradients) / len(gradients) if trains else None
-    return SampleLosses(tf.add_n(of_widths) / len(losses), found.is_nearest, gradient)
+            gradient += tape.gradient(vectors, samples.vectors, found.gradient)
+        before = [gradient if trains else total]
+    return SampleLosses(total / len(losses), found.is_nearest, gradient / len(losses) if trains else None)
 
 
 def _first(vectors: tf.Tensor, width: int, normalized: bool) -> tf.Tensor:

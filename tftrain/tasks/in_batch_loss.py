@@ -15,8 +15,8 @@ partner give the gradients:
 
 Each data parallel rank gathers the vectors of all ranks and computes the rows of its own anchors. Then it gathers the
 e_i of all ranks and computes the columns of its own candidates. So the gradients of its own vectors are complete
-without a sum over ranks. Scores exist for a chunk of rows or columns at a time, whose size depends on the global batch
-alone.
+without a sum over ranks. Scores exist for a tile of rows and columns at a time. Over the tiles of a row, the largest
+score so far scales the sums (Milakov and Gimelshein, arXiv 1805.02867).
 """
 
 import functools
@@ -25,10 +25,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tftrain.architecture.architecture import COMPARED_SCORES
+from tftrain.architecture.architecture import COMPARED_ROWS
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
-from tftrain.tasks.task import is_best
 
 
 class Samples(NamedTuple):
@@ -79,57 +78,83 @@ class InBatchLoss:
         own = Vectors(vectors[:, 0], *flat, ids[:, 0], tf.reshape(ids[:, 1:], [-1]))
         every = Vectors(*(gathered(group, each, f"{self._name}.{name}") for name, each in own._asdict().items()))
         partners = (texts - 1) * tf.range(first, first + count, dtype=tf.int64)
-        loss, is_nearest, log_sums, of_anchors = self._rows(own, every, partners, trains)
+        loss, is_nearest, log_sums, *of_anchors = self._rows(own, every, partners, trains)
         if not trains:
             return SampleLosses(loss, is_nearest, None)
         log_sums = gathered(group, log_sums, f"{self._name}.log_sums")
         of_candidates = tf.reshape(self._columns(own, every, log_sums, partners), [count, texts - 1, width])
-        return SampleLosses(loss, is_nearest, tf.concat([of_anchors[:, tf.newaxis], of_candidates], axis=1))
+        return SampleLosses(loss, is_nearest, tf.concat([of_anchors[0][:, tf.newaxis], of_candidates], axis=1))
 
     def _of_rows(self, own: Vectors, every: Vectors, partners: tf.Tensor, trains: bool) -> list[tf.Tensor]:
         """Returns loss, whether the partner is the nearest, and log-sum-exp of own anchors, [n]; their gradients."""
         total, count = every.candidates.shape[0], every.candidates.shape[0] // every.weights.shape[0]
-        indices = tf.range(total, dtype=tf.int64)
+        indices, least = tf.range(total, dtype=tf.int64), own.anchors.dtype.min
         owners = tf.where(indices % count == 0, tf.repeat(every.anchor_ids, count), 0)  # anchors of partners
         is_missing = tf.repeat(every.weights <= 0, count) | (every.candidate_ids == 0)
 
         def chunk(anchors: tf.Tensor, weights: tf.Tensor, partners: tf.Tensor, ids: tf.Tensor) -> list[tf.Tensor]:
             ids, of_partners = ids[:, tf.newaxis], tf.gather(every.candidate_ids, partners)[:, tf.newaxis]
-            hidden = (every.candidate_ids == ids) | (every.candidate_ids == of_partners) | (owners == ids)
-            hidden = is_missing | (hidden & (indices != partners[:, tf.newaxis]))
-            scores = tf.where(hidden, anchors.dtype.min / 2, self._scores(anchors, every.candidates))
-            log_sums = tf.reduce_logsumexp(scores, axis=1)
-            loss = log_sums - tf.gather(scores, partners, axis=1, batch_dims=1)
-            found = [loss, is_best(scores, partners), log_sums]
-            if not trains:
-                return [*found, tf.zeros_like(loss)]
-            pull = tf.matmul(tf.exp(scores - log_sums[:, tf.newaxis]), every.candidates)
-            pull -= tf.gather(every.candidates, partners)
-            return [*found, weights[:, tf.newaxis] * pull / self._temperature]
+
+            def tile(columns: Sequence[tf.Tensor], is_new: tf.Tensor, state: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+                """Adds candidates to the highest score, its index, the sum of exponentials, and pulls."""
+                candidates, candidate_ids, owners, is_missing, indices = columns
+                most, nearest, exponentials, *pulls = state
+                hidden = (candidate_ids == ids) | (candidate_ids == of_partners) | (owners == ids)
+                hidden = is_missing | (hidden & (indices != partners[:, tf.newaxis])) | ~is_new
+                scores = tf.where(hidden, least / 2, self._scores(anchors, candidates))
+                here = tf.reduce_max(scores, axis=1)
+                highest = tf.maximum(most, here)
+                shares, kept = tf.exp(scores - highest[:, tf.newaxis]), tf.exp(most - highest)
+                return [
+                    highest,
+                    tf.where(here > most, tf.gather(indices, tf.argmax(scores, axis=1)), nearest),
+                    kept * exponentials + tf.reduce_sum(shares, axis=1),
+                    *(kept[:, tf.newaxis] * each + tf.matmul(shares, candidates) for each in pulls),
+                ]
+
+            nothing = tf.zeros_like(weights)
+            state = [nothing + least, tf.zeros_like(partners), nothing, *([tf.zeros_like(anchors)] * trains)]
+            columns = every.candidates, every.candidate_ids, owners, is_missing, indices
+            most, nearest, exponentials, *pulls = _folded(tile, columns, state)
+            log_sums = most + tf.math.log(exponentials)
+            of_partner = tf.reduce_sum(anchors * tf.gather(every.candidates, partners), axis=1) / self._temperature
+            found = [log_sums - of_partner, nearest == partners, log_sums]
+            for pull in pulls:
+                pull = pull / exponentials[:, tf.newaxis] - tf.gather(every.candidates, partners)
+                found.append(weights[:, tf.newaxis] * pull / self._temperature)
+            return found
 
         dtype = own.anchors.dtype
         rows = own.anchors, own.weights, partners, own.anchor_ids
-        return _in_chunks(chunk, rows, COMPARED_SCORES // total, [dtype, tf.bool, dtype, dtype])
+        return _in_chunks(chunk, rows, [dtype, tf.bool, dtype, *([dtype] * trains)])
 
     def _of_columns(self, own: Vectors, every: Vectors, log_sums: tf.Tensor, partners: tf.Tensor) -> tf.Tensor:
         """Returns the gradients of own candidates, [n (k - 1), H]; `partners` has the index of the first one."""
         count = own.candidates.shape[0] // own.weights.shape[0]
-        anchors, of_partners = every.anchor_ids, every.candidate_ids[::count]
         all_partners = count * tf.range(every.weights.shape[0], dtype=tf.int64)
 
         def chunk(candidates: tf.Tensor, indices: tf.Tensor, ids: tf.Tensor) -> list[tf.Tensor]:
             is_partner, samples = indices % count == 0, indices // count
-            owners, each = tf.where(is_partner, tf.gather(own.anchor_ids, samples), 0), ids[:, tf.newaxis]
-            hidden = (anchors == each) | (of_partners == each) | (anchors == owners[:, tf.newaxis])
-            counts = ~hidden | (all_partners == (partners[0] + indices)[:, tf.newaxis])
-            shares = tf.exp(self._scores(candidates, every.anchors) - log_sums) * every.weights
+            own_anchors, each = tf.where(is_partner, tf.gather(own.anchor_ids, samples), 0), ids[:, tf.newaxis]
+
+            def tile(columns: Sequence[tf.Tensor], is_new: tf.Tensor, state: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+                """Adds anchors to the sums of the anchors times what they push a candidate away."""
+                anchors, weights, log_sums, ids, of_partners, partners_here = columns
+                hidden = (ids == each) | (of_partners == each) | (ids == own_anchors[:, tf.newaxis])
+                counts = ~hidden | (partners_here == (partners[0] + indices)[:, tf.newaxis])
+                shares = tf.exp(self._scores(candidates, anchors) - log_sums) * weights
+                return [state[0] + tf.matmul(tf.where(counts & is_new, shares, 0), anchors)]
+
+            ids_of_pairs = every.anchor_ids, every.candidate_ids[::count]
+            columns = every.anchors, every.weights, log_sums, *ids_of_pairs, all_partners
+            (push,) = _folded(tile, columns, [tf.zeros_like(candidates)])
             weights = tf.gather(own.weights, samples)
             pull = tf.where(is_partner, weights, 0)[:, tf.newaxis] * tf.gather(own.anchors, samples)
-            push = (tf.matmul(tf.where(counts, shares, 0), every.anchors) - pull) / self._temperature
+            push = (push - pull) / self._temperature
             return [tf.where(((weights > 0) & (ids != 0))[:, tf.newaxis], push, 0)]
 
         rows = own.candidates, tf.range(own.candidates.shape[0], dtype=tf.int64), own.candidate_ids
-        return _in_chunks(chunk, rows, COMPARED_SCORES // every.anchors.shape[0], [own.anchors.dtype])[0]
+        return _in_chunks(chunk, rows, [own.anchors.dtype])[0]
 
     def _scores(self, rows: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
         return tf.matmul(rows, columns, transpose_b=True) / self._temperature
@@ -142,18 +167,41 @@ def gathered(group: Group, tensor: tf.Tensor, name: str) -> tf.Tensor:
 
 
 def _in_chunks(
-    function: Callable[..., list[tf.Tensor]], rows: Sequence[tf.Tensor], chunk: int, dtypes: Sequence[tf.DType]
+    function: Callable[..., list[tf.Tensor]], rows: Sequence[tf.Tensor], dtypes: Sequence[tf.DType]
 ) -> list[tf.Tensor]:
-    """Maps tensors [n, ...] to tensors [n, ...] of some dtypes, `chunk` rows at a time; the last two may overlap."""
-    total, chunk = rows[0].shape[0], max(1, chunk)
+    """Maps tensors [n, ...] to tensors [n, ...] of some dtypes, a tile's rows at a time; the last two may overlap."""
+    total, chunk = rows[0].shape[0], COMPARED_ROWS
     if total <= chunk:
         return function(*rows)
     count = -(-total // chunk)
-
-    def of_chunk(index: tf.Tensor) -> list[tf.Tensor]:
-        first = tf.minimum(index * chunk, total - chunk)
-        return function(*(tf.slice(each, [first, 0][: each.shape.rank], [chunk, *each.shape[1:]]) for each in rows))
-
-    found = tf.map_fn(of_chunk, tf.range(count), fn_output_signature=list(dtypes), parallel_iterations=1)
+    found = tf.map_fn(
+        lambda index: function(*_part(rows, tf.minimum(index * chunk, total - chunk))),
+        tf.range(count),
+        fn_output_signature=list(dtypes),
+        parallel_iterations=1,
+    )
     found, twice = [tf.reshape(each, [count * chunk, *each.shape[2:]]) for each in found], count * chunk - total
     return [tf.concat([each[:-chunk], each[twice - chunk :]], axis=0) for each in found] if twice else found
+
+
+def _folded(
+    tile: Callable[..., list[tf.Tensor]], columns: Sequence[tf.Tensor], state: list[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Returns the state after all tiles; `tile` takes some columns, whether each is new, and the state."""
+    total, width = columns[0].shape[0], COMPARED_ROWS
+    if total <= width:
+        return tile(columns, tf.ones([total], tf.bool), state)
+
+    def body(index: tf.Tensor, state: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        first = tf.minimum(index * width, total - width)
+        return index + 1, tile(_part(columns, first), first + tf.range(width) >= index * width, state)
+
+    count = -(-total // width)
+    return tf.while_loop(
+        lambda index, _: index < count, body, (0, state), maximum_iterations=count, parallel_iterations=1
+    )[1]
+
+
+def _part(tensors: Sequence[tf.Tensor], first: tf.Tensor) -> list[tf.Tensor]:
+    """Returns a tile's rows of each tensor, from the given one."""
+    return [tf.slice(each, [first, 0][: each.shape.rank], [COMPARED_ROWS, *each.shape[1:]]) for each in tensors]

@@ -27,10 +27,12 @@ def cached_gradients(
     """
     if run.task.batch_size(batch) == run.config.batch.micro_batch_size:
         return passes(batch, position)
-    outputs, compared = passes.outputs(batch, position._replace(trains=False)), 0.0
+    before, compared = passes.outputs(batch, position._replace(trains=False)), 0.0
     if run.task.model.part.heads:  # Other pipeline stages have no outputs.
-        gradient, compared = compare(run.task, run.mesh.data, outputs, batch, position)
-        batch = {**batch, OUTPUT_GRADIENTS: gradient}
-    with tf.control_dependencies([outputs]):  # Else activations of both passes could exist at once.
-        found = passes(batch, position)
+        before, compared = compare(run.task, run.mesh.data, before, batch, position)
+        batch = {**batch, OUTPUT_GRADIENTS: before}
+    with tf.control_dependencies([before]):  # Else the second pass begins during the first one, or the loss.
+        # What a function takes does not control what else it takes, once its call is inlined.
+        batch = {name: tf.identity(each) for name, each in batch.items()}
+    found = passes(batch, position)
     return found._replace(sums=found.sums + compared)
