@@ -40,7 +40,7 @@ def expected(vectors, weights):
 @pytest.mark.parametrize(
     ("shape", "dtype", "tolerance", "chunk"),
     [
-        *((shape, "float64", 1e-10, 5) for shape in SHAPES),  # Of 12 samples and 36 candidates the last tiles overlap.
+        *((shape, "float64", 1e-10, 5) for shape in SHAPES),  # The last tiles of 12 samples and 36 candidates overlap.
         *(((12, 4, 7), "float64", 1e-10, chunk) for chunk in (1, 1 << 10)),
         ((36, 3, 16), "float32", 1e-5, 5),
     ],
