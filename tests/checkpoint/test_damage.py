@@ -13,7 +13,7 @@ from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.save import Attempt, complete, write
 from tftrain.checkpoint.source import ShardFile
-from tftrain.checkpoint.tensor_slice import TensorData, TensorSlice
+from tftrain.checkpoint.tensor_slice import DTYPES, TensorData, TensorSlice
 
 SHARD = "shard_00000_000.safetensors"
 RANDOM = np.random.default_rng(0)
@@ -227,8 +227,8 @@ def load(saved, size):
 
 
 def load_file(path, expected):
-    with ShardFile(path, expected.bytes, np.empty(100, np.uint8)) as source:
-        return list(shard.load(source, expected))
+    with ShardFile(path, expected.bytes) as source:
+        return list(shard.load(source, expected, lambda piece: np.empty(piece.size, DTYPES[piece.dtype])))
 
 
 @pytest.mark.parametrize(

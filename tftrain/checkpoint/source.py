@@ -1,4 +1,4 @@
-"""A file of a checkpoint that is read in blocks: callers receive parts of one block of memory while they are cached."""
+"""A file of a checkpoint that is read in blocks, each of which is used while it is in the processor's cache."""
 
 import contextlib
 import os
@@ -10,6 +10,8 @@ import numpy as np
 
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.files.reading import POINTER, POINTER_BYTES, is_pointer
+
+BLOCK_BYTES = 2**21
 
 
 def open_file(path: Path) -> int:
@@ -32,10 +34,9 @@ def open_file(path: Path) -> int:
 class ShardFile:
     """An open file of a known size; use it as a context, which closes it."""
 
-    def __init__(self, path: Path, size: int, block: np.ndarray):
-        """Opens the file to read it into a block, uint8; raises a CheckpointError if it can't, or has another size."""
-        self.path, self._block = path, block
-        self._descriptor = open_file(path)
+    def __init__(self, path: Path, size: int):
+        """Opens the file; raises a CheckpointError if it can't, or the file has another size."""
+        self.path, self._descriptor, self._block = path, open_file(path), np.empty(BLOCK_BYTES, np.uint8)
         actual = os.fstat(self._descriptor).st_size
         if actual != size:
             os.close(self._descriptor)
@@ -43,20 +44,23 @@ class ShardFile:
         with contextlib.suppress(OSError):  # The kernel reads ahead while this thread hashes.
             os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
 
-    def blocks(self, begin: int, end: int) -> Iterator[np.ndarray]:
+    def blocks(self, begin: int, end: int, target: np.ndarray | None = None) -> Iterator[np.ndarray]:
         """Yields the bytes [begin, end) of the file in arrays, each of them valid until the next one.
+
+        With a target, uint8 [end - begin], they are parts of it, which stay.
 
         Raises:
             CheckpointError: the bytes can't be read, or the file has become shorter.
         """
         while begin < end:
+            block = self._block[: end - begin] if target is None else target[begin - end :][:BLOCK_BYTES]
             try:
-                read = os.preadv(self._descriptor, [self._block[: end - begin]], begin)
+                read = os.preadv(self._descriptor, [block], begin)
             except OSError as error:
                 raise CheckpointError(f"{self.path}: can't be read: {error.strerror}") from error
             if not read:
                 raise CheckpointError(f"{self.path}: damaged: it ends before its {end - begin} last bytes")
-            yield self._block[:read]
+            yield block[:read]
             begin += read
 
     def __enter__(self) -> "ShardFile":
