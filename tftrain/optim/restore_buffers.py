@@ -35,18 +35,15 @@ class RestoreBuffers(Mapping[TensorSlice, np.ndarray]):
     """
 
     def __init__(self, pieces: Iterable[VariablePiece]):
-        by_host = {True: {}, False: {}}
-        for piece in pieces:
-            by_host[_on_host(piece.variable)][piece.piece] = piece
-        self._on_host: dict[TensorSlice, VariablePiece] = by_host[True]
-        self._allocated = memory.arrays(by_host[False])
+        self._pieces = {each.piece: each for each in pieces}
+        self._allocated = memory.arrays(piece for piece, each in self._pieces.items() if not _on_host(each.variable))
         self._elements: dict[int, np.ndarray] = {}
         self._lock = threading.Lock()
 
     def __getitem__(self, piece: TensorSlice) -> np.ndarray:
         if piece in self._allocated:
             return self._allocated[piece]
-        _, variable, elements = self._on_host[piece]
+        _, variable, elements = self._pieces[piece]
         with self._lock:
             if id(variable) not in self._elements:
                 _make_sole_owner(variable)
@@ -54,10 +51,10 @@ class RestoreBuffers(Mapping[TensorSlice, np.ndarray]):
             return self._elements[id(variable)][elements]
 
     def __iter__(self) -> Iterator[TensorSlice]:
-        return iter({**self._on_host, **self._allocated})
+        return iter(self._pieces)
 
     def __len__(self) -> int:
-        return len({**self._on_host, **self._allocated})
+        return len(self._pieces)
 
 
 def assign_parts(variable: tf.Variable, parts: Sequence[tuple[slice, np.ndarray]]) -> None:
