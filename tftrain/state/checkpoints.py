@@ -14,6 +14,7 @@ from tftrain.checkpoint.errors import AgreedCheckpointError
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.tensor_slice import AVERAGE
 from tftrain.config.fields import changed, without_secrets
+from tftrain.config.train import TrainConfig
 from tftrain.data.left_out import LeftOut
 from tftrain.host.environment import versions
 from tftrain.host.text import listed
@@ -173,28 +174,18 @@ class Checkpoints:
         `saved` is the schedule in the manifest, see `manifest_metadata`: unvalidated JSON.
         """
         config, done = self._run.config, int(self._run.optimizer.step)
-        now = {"max_steps": config.run.max_steps, **{name: getattr(config.optimizer, name) for name in OF_SCHEDULE}}
+        max_steps = config.run.max_steps
+        now = {"max_steps": max_steps, **{name: getattr(config.optimizer, name) for name in OF_SCHEDULE}}
         lengths = ("max_steps", "warmup_steps", "decay_steps")
         if not isinstance(saved, dict) or all(saved.get(name) == now[name] for name in lengths):
             return []
         try:
             length, older = saved["max_steps"], changed(config, {name: saved.get(name, now[name]) for name in now})
-            before, after = (
-                float(
-                    learning_rate(
-                        run.optimizer, run_length(run.run.max_steps, run.timeline), tf.constant(step, tf.int64)
-                    )
-                )
-                for run, step in ((older, max(done - 1, 0)), (config, done))
-            )
+            before, after = _rate_of(older, max(done - 1, 0)), _rate_of(config, done)
         except (ArithmeticError, LookupError, TypeError, ValueError):
             return []
-        change = "stretched" if config.run.max_steps > length else "shortened"
-        what = (
-            f"{change} to {config.run.max_steps} steps"
-            if config.run.max_steps != length
-            else "of another warm-up or decay"
-        )
+        change = "stretched" if max_steps > length else "shortened"
+        what = f"{change} to {max_steps} steps" if max_steps != length else "of another warm-up or decay"
         return [f"learning rate {before:.1e} at step {done} -> {after:.1e}: the schedule is {what}"]
 
     def _check_tensors(self, reader: Reader) -> None:
@@ -212,3 +203,8 @@ class Checkpoints:
         ]
         if differing:
             raise AgreedCheckpointError(f"{reader.path}: not this model's: {listed(differing, 3, '; ')}")
+
+
+def _rate_of(config: TrainConfig, step: int) -> float:
+    length = run_length(config.run.max_steps, config.timeline)
+    return float(learning_rate(config.optimizer, length, tf.constant(step, tf.int64)))
