@@ -17,7 +17,7 @@ import tensorflow as tf
 from tftrain.architecture.shard import VariableShard
 from tftrain.checkpoint.tensor_slice import AVERAGE, MASTER, TensorData, TensorReader, TensorSlice, renamed
 from tftrain.optim.parameter_spec import ParameterSpec
-from tftrain.optim.restore_buffers import RestoreBuffers, VariablePiece, assign_parts
+from tftrain.optim.restore_buffers import VariablePiece, assign_parts, restore_buffers
 from tftrain.optim.state_layout import Held, Slice, held_pieces, saved_pieces, slice_of
 from tftrain.optim.state_split import StateSplit
 from tftrain.parallel.mesh import Mesh
@@ -155,9 +155,9 @@ class OptimizerState(tf.Module):
     def _saved(self) -> list[Held]:
         return list(saved_pieces(self._pieces(), self._copies.rank, self._copies.size))
 
-    def restore_buffers(self) -> RestoreBuffers:
+    def restore_buffers(self) -> dict[TensorSlice, np.ndarray]:
         """Returns the pieces that `load` reads, and flat memory for them."""
-        return RestoreBuffers(self._held())
+        return restore_buffers(self._held())
 
     def load(self, reader: TensorReader) -> None:
         """Reads this rank's pieces and publishes the weights, on all ranks together; raises as `TensorReader.read`.
