@@ -15,7 +15,6 @@ import numpy as np
 
 from tftrain.checkpoint import manifest, memory, shard, tensor_slice
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.checkpoint.source import ShardFile
 from tftrain.checkpoint.tensor_slice import DTYPES, TensorSlice
 
 # Some threads wait for the disk while others hash; reading and hashing release Python's global lock.
@@ -109,11 +108,11 @@ class Reader:
             return np.empty(stored.size, DTYPES[stored.dtype]) if targets(stored) else None
 
         def read_file(name: str) -> None:
-            with ShardFile(self.path / name, files[name].bytes) as source:
-                for stored, values in shard.load(source, files[name], allocate, digest if name in checked else ""):
-                    for target in targets(stored):
-                        if target != stored:
-                            tensor_slice.copy(stored, values, target, wanted[target])
+            check = digest if name in checked else ""
+            for stored, values in shard.load(self.path / name, files[name], allocate, check):
+                for target in targets(stored):
+                    if target != stored:
+                        tensor_slice.copy(stored, values, target, wanted[target])
 
         with ThreadPoolExecutor(READING_THREADS) as pool:
             # The largest files first, so that no thread reads alone in the end.

@@ -16,8 +16,9 @@ from typing import NamedTuple
 import numpy as np
 import xxhash
 
+from tftrain.checkpoint import source
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.checkpoint.source import BLOCK_BYTES, ShardFile
+from tftrain.checkpoint.source import BLOCK_BYTES
 from tftrain.checkpoint.tensor_slice import DTYPES, TensorData, TensorSlice
 from tftrain.files import durable
 
@@ -94,15 +95,12 @@ def _header(pieces: Sequence[TensorSlice]) -> bytes:
 
 
 def load(
-    source: ShardFile,
-    expected: Written,
-    allocate: Callable[[TensorSlice], np.ndarray | None],
-    check: str = "",
+    path: Path, expected: Written, allocate: Callable[[TensorSlice], np.ndarray | None], check: str = ""
 ) -> Iterator[TensorData]:
     """Reads a file once from its beginning to its end.
 
     Args:
-        source, expected: the file, and its description in the manifest, with the same size.
+        path, expected: the file, and its description in the manifest.
         allocate: returns flat memory for the elements of a slice, or None to skip the slice.
         check: the key of `DIGESTS` to compare after the last slice, which needs the skipped slices as well; "": none.
 
@@ -110,24 +108,23 @@ def load(
         The slices that are not skipped, and their elements.
 
     Raises:
-        CheckpointError: the file can't be read, or its header or its digest differs from the manifest.
+        CheckpointError: the file can't be read, or its size, its header or its digest differs from the manifest.
     """
     header = _header(expected.pieces)
-    is_whole = expected.bytes == len(header) + sum(piece.nbytes for piece in expected.pieces)
-    if not is_whole or b"".join(map(bytes, source.blocks(0, len(header)))) != header:
-        raise CheckpointError(f"{source.path}: damaged: its header or its size is not what the manifest's tensors give")
     digest, position = DIGESTS[check](header) if check else None, len(header)
-    for piece in expected.pieces:
-        values = allocate(piece)
-        if values is not None or digest:
-            target = None if values is None else values.view(np.uint8)
-            for block in source.blocks(position, position + piece.nbytes, target):
-                if digest:
-                    digest.update(block)
-        if values is not None:
-            yield TensorData(piece, values)
-        position += piece.nbytes
-    if digest and digest.hexdigest() != expected.digests[check]:
-        raise CheckpointError(
-            f"{source.path}: damaged: its {check} is {digest.hexdigest()}, expected {expected.digests[check]}"
-        )
+    is_whole = expected.bytes == len(header) + sum(piece.nbytes for piece in expected.pieces)
+    with source.opened(path, expected.bytes) as blocks:
+        if not is_whole or b"".join(map(bytes, blocks(0, len(header)))) != header:
+            raise CheckpointError(f"{path}: damaged: its header or its size is not what the manifest's tensors give")
+        for piece in expected.pieces:
+            values = allocate(piece)
+            if values is not None or digest:
+                target = None if values is None else values.view(np.uint8)
+                for block in blocks(position, position + piece.nbytes, target):
+                    if digest:
+                        digest.update(block)
+            if values is not None:
+                yield TensorData(piece, values)
+            position += piece.nbytes
+    if digest and (actual := digest.hexdigest()) != expected.digests[check]:
+        raise CheckpointError(f"{path}: damaged: its {check} is {actual}, expected {expected.digests[check]}")

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ from tftrain.checkpoint.errors import CheckpointError
 from tftrain.files.reading import POINTER, POINTER_BYTES, is_pointer
 
 BLOCK_BYTES = 2**21
+Blocks = Callable[..., Iterator[np.ndarray]]
 
 
 def open_file(path: Path) -> int:
@@ -31,40 +32,36 @@ def open_file(path: Path) -> int:
     return descriptor
 
 
-class ShardFile:
-    """An open file of a known size; use it as a context, which closes it."""
+@contextlib.contextmanager
+def opened(path: Path, size: int) -> Iterator[Blocks]:
+    """Opens a file of a known size inside a `with` statement.
 
-    def __init__(self, path: Path, size: int):
-        """Opens the file; raises a CheckpointError if it can't, or the file has another size."""
-        self.path, self._descriptor, self._block = path, open_file(path), np.empty(BLOCK_BYTES, np.uint8)
-        actual = os.fstat(self._descriptor).st_size
-        if actual != size:
-            os.close(self._descriptor)
-            raise CheckpointError(f"{path}: damaged: it has {actual} bytes, expected {size}")
-        with contextlib.suppress(OSError):  # The kernel reads ahead while this thread hashes.
-            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+    Yields:
+        A function that yields the bytes [begin, end) of the file in arrays, each of them valid until the next one. With
+        a target, uint8 [end - begin], they are parts of it, which stay.
 
-    def blocks(self, begin: int, end: int, target: np.ndarray | None = None) -> Iterator[np.ndarray]:
-        """Yields the bytes [begin, end) of the file in arrays, each of them valid until the next one.
+    Raises:
+        CheckpointError: the file can't be read, has another size, or becomes shorter.
+    """
+    descriptor, scratch = open_file(path), np.empty(BLOCK_BYTES, np.uint8)
 
-        With a target, uint8 [end - begin], they are parts of it, which stay.
-
-        Raises:
-            CheckpointError: the bytes can't be read, or the file has become shorter.
-        """
+    def blocks(begin: int, end: int, target: np.ndarray | None = None) -> Iterator[np.ndarray]:
         while begin < end:
-            block = self._block[: end - begin] if target is None else target[begin - end :][:BLOCK_BYTES]
+            block = scratch[: end - begin] if target is None else target[begin - end :][:BLOCK_BYTES]
             try:
-                read = os.preadv(self._descriptor, [block], begin)
+                read = os.preadv(descriptor, [block], begin)
             except OSError as error:
-                raise CheckpointError(f"{self.path}: can't be read: {error.strerror}") from error
+                raise CheckpointError(f"{path}: can't be read: {error.strerror}") from error
             if not read:
-                raise CheckpointError(f"{self.path}: damaged: it ends before its {end - begin} last bytes")
+                raise CheckpointError(f"{path}: damaged: it ends before its {end - begin} last bytes")
             yield block[:read]
             begin += read
 
-    def __enter__(self) -> "ShardFile":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
+    try:
+        if (actual := os.fstat(descriptor).st_size) != size:
+            raise CheckpointError(f"{path}: damaged: it has {actual} bytes, expected {size}")
+        with contextlib.suppress(OSError):  # The kernel reads ahead while this thread hashes.
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        yield blocks
+    finally:
+        os.close(descriptor)
