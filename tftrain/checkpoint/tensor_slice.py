@@ -133,13 +133,10 @@ def _range_boxes(shape: Shape, start: int, stop: int) -> Iterator[tuple[Shape, S
         yield from _range_boxes(shape, (first + rows) * row, stop)
 
 
-def copy(source: TensorSlice, values: np.ndarray, target: TensorSlice, out: np.ndarray) -> int:
-    """Copies the common elements of two slices of one tensor, flat, and returns their number."""
-    copied = 0
+def copy(source: TensorSlice, values: np.ndarray, target: TensorSlice, out: np.ndarray) -> None:
+    """Copies the common elements of two slices of one tensor, flat."""
     for source_box, target_box, lows, highs in _common(source, target):
         _view(target_box, out, lows, highs)[...] = _view(source_box, values, lows, highs)
-        copied += math.prod(high - low for low, high in zip(lows, highs, strict=True))
-    return copied
 
 
 def overlap(first: TensorSlice, second: TensorSlice) -> bool:
