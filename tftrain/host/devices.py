@@ -1,11 +1,9 @@
-"""The device of this process as TensorFlow knows it."""
+"""The device of this process as TensorFlow, which each function loads itself, knows it."""
 
 import contextlib
 import platform
 from collections.abc import Mapping
 from pathlib import Path
-
-import tensorflow as tf
 
 
 def unused_gpu(environ: Mapping[str, str], root: Path = Path("/")) -> str:
@@ -26,16 +24,22 @@ def unused_gpu(environ: Mapping[str, str], root: Path = Path("/")) -> str:
 
 def gpus() -> list:
     """Returns the GPUs that TensorFlow finds, whether visible to this process or not; it initializes none of them."""
+    import tensorflow as tf
+
     return tf.config.list_physical_devices("GPU")
 
 
 def has_gpu() -> bool:
     """Whether a GPU is visible to this process."""
+    import tensorflow as tf
+
     return bool(tf.config.get_visible_devices("GPU"))
 
 
 def device_name() -> str:
     """Returns the name of the first visible GPU, else of the processor."""
+    import tensorflow as tf
+
     if visible := tf.config.get_visible_devices("GPU"):
         return tf.config.experimental.get_device_details(visible[0]).get("device_name", "GPU")
     with contextlib.suppress(OSError):
@@ -52,6 +56,8 @@ def peak_memory_gb() -> float:
     would start with the peak of the parent process.
     """
     if has_gpu():
+        import tensorflow as tf
+
         return tf.config.experimental.get_memory_info("GPU:0")["peak"] / 1e9
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024 / 1e9
