@@ -14,7 +14,6 @@ from tftrain.checkpoint.errors import AgreedCheckpointError
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.tensor_slice import AVERAGE
 from tftrain.config.fields import changed, without_secrets
-from tftrain.config.train import TrainConfig
 from tftrain.data.left_out import LeftOut
 from tftrain.host.environment import versions
 from tftrain.host.text import listed
@@ -181,7 +180,9 @@ class Checkpoints:
             return []
         try:
             length, older = saved["max_steps"], changed(config, {name: saved.get(name, now[name]) for name in now})
-            before, after = _rate_of(older, max(done - 1, 0)), _rate_of(config, done)
+            schedules = [(each.optimizer, run_length(each.run.max_steps, each.timeline)) for each in (older, config)]
+            steps = tf.constant([max(done - 1, 0), done], tf.int64)
+            before, after = (float(learning_rate(*each, step)) for each, step in zip(schedules, steps, strict=True))
         except (ArithmeticError, LookupError, TypeError, ValueError):
             return []
         change = "stretched" if max_steps > length else "shortened"
@@ -203,8 +204,3 @@ class Checkpoints:
         ]
         if differing:
             raise AgreedCheckpointError(f"{reader.path}: not this model's: {listed(differing, 3, '; ')}")
-
-
-def _rate_of(config: TrainConfig, step: int) -> float:
-    length = run_length(config.run.max_steps, config.timeline)
-    return float(learning_rate(config.optimizer, length, tf.constant(step, tf.int64)))

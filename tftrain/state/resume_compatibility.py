@@ -101,7 +101,7 @@ class _Difference(NamedTuple):
     """What differs between a run and its checkpoint."""
 
     kind: str  # fixed, named or logged
-    name: str  # of the flag, or of the data
+    name: str  # the flag, or what of the data
     words: str
     instead: str = ""  # what to give
 
