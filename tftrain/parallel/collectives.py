@@ -7,6 +7,7 @@ Collectives must stay out of XLA-compiled functions, and their results must be u
 perhaps on some ranks only.
 """
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -167,9 +168,9 @@ def gather_bytes(group: Group, data: bytes, name: str) -> list[bytes]:
     return [part[:-1].tobytes() for part in np.split(rows, np.cumsum(lengths + 1)[:-1])]
 
 
-def gather_texts(group: Group, text: str, name: str) -> list[str]:
-    """Returns the text of every rank in rank order, see `gather_bytes`."""
-    return [data.decode() for data in gather_bytes(group, text.encode(), name)]
+def gather_values(group: Group, value: Any, name: str) -> list[Any]:
+    """Returns the value of every rank, in JSON's types, in rank order, see `gather_bytes`."""
+    return [json.loads(data) for data in gather_bytes(group, json.dumps(value).encode(), name)]
 
 
 def is_peer_failure(error: BaseException) -> bool:

@@ -99,7 +99,7 @@ class Uploads:
                 self._thread.join(max(0.0, min(ROUND_SHARE * stall_shutdown_seconds(), left)))
                 late = f"the server has not taken it within {self._seconds:.0f} s" if left <= 0 else _WAITING
                 state = late if self._thread.is_alive() else self.problem
-            state = collectives.gather_texts(self._mesh.world, state, "uploaded")[0]
+            state = collectives.gather_values(self._mesh.world, state, "uploaded")[0]
         if state:
             where = f"--output_dir={self._address}: the last upload has failed: {state}"
             raise FailedSavesError(f"{where}; {self._folder} has all: start the same command again to upload it")
