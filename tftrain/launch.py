@@ -95,19 +95,24 @@ def start(
     from tftrain.launching import job
 
     size, has_rank_0 = sum(len(host.slots) for host in places), places[0].is_local
-    if has_rank_0:
+    if has_rank_0:  # It has the data and the output folder.
         completed, misread = run.read(args)
+        inputs = Inputs.open(completed.config, completed.initial)
+        problems = run.all_problems(completed.config, [*in_files, *misread], inputs, Launch(size=size))
     else:  # The weights decide what the model is, also where only the host of rank 0 is sure to see them.
         train_config, misread, named = flags.read(TrainConfig, args)
         train_config, _, _ = initial_weights.with_model_of_weights(train_config, named)
-        completed = checkpoint_flags.Completed(train_config, None, {})
-    train_config = completed.config
-    if problems := run_problems(completed, [*in_files, *misread], has_rank_0, size):
+        completed, problems = checkpoint_flags.Completed(train_config, None, {}), [*in_files, *misread]
+        wrong = {problem.flag for problem in problems}
+        # A flag that is not given may come from a checkpoint, which only the host of rank 0 is sure to see.
+        stated = [problem for problem in train_config.problems(size) if problem.value is not None]
+        problems += [problem for problem in stated if problem.flag not in wrong]
+    if problems:
         raise ConfigError(completed.explain(problems))
     timeout = os.environ.get("HOROVOD_GLOO_TIMEOUT_SECONDS", "")
     gloo_timeout = int(timeout) if timeout.isdecimal() else GLOO_TIMEOUT_SECONDS
     limits = job.Limits(
-        save=train_config.limits.preempt_save_seconds + MARGIN_SECONDS, connected=gloo_timeout + MARGIN_SECONDS
+        save=completed.config.limits.preempt_save_seconds + MARGIN_SECONDS, connected=gloo_timeout + MARGIN_SECONDS
     )
     # Each rank gets the flags that were checked here, also where a flagfile is a pipe or not on its host.
     command, server = ([sys.executable, "-m", f"tftrain.{name}", *args[1:]] for name in ("run", "rank_server"))
@@ -145,22 +150,6 @@ def layouts_of(config: LaunchConfig, places: Sequence, args: list[str], in_files
     if completed.path and checkpoint_flags.ranks_of(completed.path) == size:
         kept = of_run(inputs.with_sizes(completed.config.resolve(size)).longest_phase, size, cluster, constants)
     return Layouts(request, kept)
-
-
-def run_problems(
-    completed: checkpoint_flags.Completed, misread: list[Problem], has_rank_0: bool, size: int
-) -> list[Problem]:
-    """Returns every reason not to start the ranks, with those of flags that could not be read.
-
-    The host of rank 0 has the data and the output folder.
-    """
-    if has_rank_0:
-        inputs = Inputs.open(completed.config, completed.initial)
-        return run.all_problems(completed.config, misread, inputs, Launch(size=size))
-    wrong = {problem.flag for problem in misread}
-    # A flag that is not given may come from a checkpoint, which only the host of rank 0 is sure to see.
-    stated = [problem for problem in completed.config.problems(size) if problem.value is not None]
-    return [*misread, *(problem for problem in stated if problem.flag not in wrong)]
 
 
 if __name__ == "__main__":

@@ -78,10 +78,10 @@ def coverage(pieces):
 
 def collected(run):
     """Returns the whole state of a run on the chief, by way of a checkpoint; every rank must call it."""
-    from tftrain.parallel.collectives import gather_texts  # Tests of files alone load no TensorFlow.
+    from tftrain.parallel.collectives import gather_values  # Tests of files alone load no TensorFlow.
 
     world = run.mesh.world
-    (folder, *_) = gather_texts(world, tempfile.mkdtemp() if run.mesh.is_chief else "", "collected.folder")
+    (folder, *_) = gather_values(world, tempfile.mkdtemp() if run.mesh.is_chief else "", "collected.folder")
     attempt = Attempt(Path(folder), 0, 0, world.rank, world.size)
     attempt.folder.parent.mkdir(exist_ok=True)
     save.write(attempt, list(run.tensors_to_save()))

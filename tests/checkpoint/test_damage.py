@@ -12,8 +12,7 @@ from tftrain.checkpoint import manifest, shard
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.save import Attempt, complete, write
-from tftrain.checkpoint.source import ShardFile
-from tftrain.checkpoint.tensor_slice import TensorData, TensorSlice
+from tftrain.checkpoint.tensor_slice import DTYPES, TensorData, TensorSlice
 
 SHARD = "shard_00000_000.safetensors"
 RANDOM = np.random.default_rng(0)
@@ -227,8 +226,7 @@ def load(saved, size):
 
 
 def load_file(path, expected):
-    with ShardFile(path, expected.bytes, np.empty(100, np.uint8)) as source:
-        return list(shard.load(source, expected))
+    return list(shard.load(path, expected, lambda piece: np.empty(piece.size, DTYPES[piece.dtype])))
 
 
 @pytest.mark.parametrize(

@@ -229,9 +229,8 @@ def test_the_division_among_many_ranks_is_that_of_a_run(runs, layout):
     division = Division(runs[layout][0].config, len(runs[layout]), SMALL_BUCKETS)
     for rank, run in enumerate(runs[layout]):
         state = run.optimizer.state
-        saved, held = (list(getattr(division.layout_of(rank), name)()) for name in ("saved", "held"))
-        assert [each.piece for each in saved] == list(state.pieces_to_save())
-        assert {each.piece for each in held} == set(state.restore_buffers())
+        assert [each.piece for each in division.saved(rank)] == list(state.pieces_to_save())
+        assert {each.piece for each in division.held(rank)} == set(state.restore_buffers())
         assert division.buckets[rank % division.tensor_ranks] == (state.split and state.split.buckets)
 
 

@@ -15,6 +15,7 @@ from tftrain.checkpoint.shard import Written, in_file_order
 from tftrain.checkpoint.tensor_slice import TensorSlice
 
 DIGESTS = {"xxh3_128": "0" * 32, "sha256": "0" * 64}
+PIECE = b'"name": "t", "whole": [1], "dtype": "F32", "offset": [0], "shape": [1]'
 
 
 @some.composite
@@ -41,10 +42,8 @@ def files(draw):
 
 
 def announced(files):
-    ranks = announcement.Announced()
-    for name, file in files.items():
-        ranks.add(announcement.encode({name: file}))
-    return ranks.placement()
+    ranks = (announcement.decode(announcement.encode({name: file})) for name, file in files.items())
+    return Placement.of(dict(itertools.chain.from_iterable(each.items() for each in ranks)))
 
 
 @given(files())
@@ -60,7 +59,7 @@ def test_a_manifest_holds_the_pieces_of_every_file(files):
 def test_the_files_with_elements_of_a_piece_are_found(files, data):
     made = announced(files)
     name = data.draw(some.sampled_from(sorted(made.tensors)))
-    whole = made.tensors[name].shape
+    whole = next(iter(made.tensors[name])).whole
     lows = [data.draw(some.integers(0, size - 1)) for size in whole]
     shape = [data.draw(some.integers(1, size - low)) for low, size in zip(lows, whole, strict=True)]
     start = data.draw(some.integers(0, int(np.prod(shape)) - 1))
@@ -83,22 +82,22 @@ def test_the_files_with_elements_of_a_piece_are_found(files, data):
         b"",
         b"[]",
         b'{"files": [1]}',
-        b'{"files": [["x", 1, {}, [["t", "F32", [1], [0], [1]]], [0], [99999999999999999999]]]}',
-        b'{"files": [["x", 1, {}, [["t", "F32", [1], [0], [1]]], [0, 1], [1]]]}',
+        b'{"files": {"x": [1, {}, [{%s, "start": 0}]]}}' % PIECE,
+        b'{"files": {"x": [1, {}, [{%s, "start": 0, "stop": 99999999999999999999}]]}}' % PIECE,
     ],
 )
 def test_what_is_no_announcement_is_refused(content):
-    with pytest.raises(ValueError, match=r"truncated|Expected|another number"):
-        announcement.Announced().add(content)
+    with pytest.raises(ValueError, match=r"truncated|Expected|missing"):
+        announcement.decode(content)
 
 
 def test_ranks_that_contradict_each_other_are_refused():
-    ranks = announcement.Announced()
+    files = {}
     for number, whole in enumerate(((4,), (5,))):
         piece = TensorSlice.block("x", whole, "F32", elements=(2 * number, 2 * number + 2))
-        ranks.add(announcement.encode({f"shard_{number:05d}_000.safetensors": Written(99, DIGESTS, (piece,))}))
+        files[f"shard_{number:05d}_000.safetensors"] = Written(99, DIGESTS, (piece,))
     with pytest.raises(ValueError, match=r"x is F32 \[4\] on one rank, and F32 \[5\] on another"):
-        ranks.placement()
+        Placement.of(files)
 
 
 def test_ranks_with_equal_parts_are_one_series():
@@ -110,8 +109,8 @@ def test_ranks_with_equal_parts_are_one_series():
         )
         for rank in range(ranks)
     }
-    (block,) = announced(files).tensors["x"].blocks
-    assert block.series == (placement.SliceSeries(0, 0, part, ranks, 1, part),)
+    (rows,) = announced(files).tensors["x"].values()
+    assert list(placement.series_of(rows)) == [[0, 0, part, ranks, 1, part]]
 
 
 def test_files_are_numbered_by_their_names_whatever_the_order_of_the_ranks():

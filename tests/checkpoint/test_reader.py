@@ -8,8 +8,7 @@ import pytest
 import xxhash
 
 from tests.checkpoint import states
-from tftrain.checkpoint import memory, shard
-from tftrain.checkpoint import reader as reading
+from tftrain.checkpoint import memory, shard, source
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.tensor_slice import TensorSlice
 
@@ -23,7 +22,7 @@ TENSORS = {f"master/{size}": RANDOM.normal(size=(size, 3)).astype(np.float32) fo
 def reader(tmp_path, monkeypatch):
     """A checkpoint of several files, whose tensors are larger than what is read at a time."""
     monkeypatch.setattr(shard, "SHARD_BYTES", 100)
-    monkeypatch.setattr(reading, "BLOCK_BYTES", 56)
+    monkeypatch.setattr(source, "BLOCK_BYTES", 56)
     return states.saved(tmp_path, TENSORS)
 
 
@@ -104,11 +103,3 @@ def test_memory_is_aligned_and_apart():
         assert values.ctypes.data % 64 == 0
     for number, values in enumerate(found.values()):
         assert (values == number).all()
-
-
-def test_blocks_of_memory_are_whole_pages_and_apart():
-    blocks = memory.blocks(3, memory.LARGE_PAGE_BYTES)
-    for number, block in enumerate(blocks):
-        assert block.ctypes.data % block.size == 0
-        block.fill(number)
-    assert [int(block.sum()) // block.size for block in blocks] == [0, 1, 2]

@@ -12,6 +12,7 @@ from tftrain.architecture.describe import describe
 from tftrain.architecture.shard import shard_of
 from tftrain.checkpoint import announcement, manifest, save, shard
 from tftrain.checkpoint.manifest import CheckpointManifest
+from tftrain.checkpoint.placement import Placement
 from tftrain.checkpoint.reader import share
 from tftrain.checkpoint.shard import Written
 from tftrain.checkpoint.tensor_slice import overlap
@@ -19,7 +20,7 @@ from tftrain.cli import flags
 from tftrain.config.parallel import BUCKET_BYTES
 from tftrain.config.train import TrainConfig
 from tftrain.data.sizes import synthetic
-from tftrain.optim.state_layout import StateLayout, layout, partitioned, slice_of
+from tftrain.optim.state_layout import held_pieces, layout, partitioned, saved_pieces, slice_of
 from tftrain.parallel import rendezvous
 from tftrain.parallel.launcher import Launch
 
@@ -61,27 +62,32 @@ class Division:
             divide = (parallel.state_split_strategy, tensors, self.data_ranks, bucket_bytes // 4)
             self.buckets.append(layout(*divide) if parallel.splits_state and self.data_ranks > 1 else None)
 
-    def layout_of(self, rank):
+    def held(self, rank):
         """Returns the pieces of one rank, as the optimizer's state has them."""
         data_rank, tensor_rank = divmod(rank, self.tensor_ranks)
         slots = dict.fromkeys(self.pieces[tensor_rank], ("adam_m", "adam_v"))
-        return StateLayout(self.pieces[tensor_rank], slots, self.buckets[tensor_rank], data_rank, self.data_ranks)
+        return list(held_pieces(self.pieces[tensor_rank], slots, self.buckets[tensor_rank], data_rank))
+
+    def saved(self, rank):
+        """Returns those that it saves."""
+        is_copy = self.buckets[rank % self.tensor_ranks] is None
+        return saved_pieces(self.held(rank), *((rank // self.tensor_ranks, self.data_ranks) if is_copy else (0, 1)))
 
     def files_of(self, rank):
         """Returns the files that one rank writes."""
         return {
             save.file_name(rank, number): Written(sum(each.nbytes for each in pieces), DIGESTS, tuple(pieces))
-            for number, pieces in enumerate(shard.pack(held.piece for held in self.layout_of(rank).saved()))
+            for number, pieces in enumerate(shard.pack(held.piece for held in self.saved(rank)))
         }
 
     def checkpoint(self):
         """Returns all files by name, the manifest that the chief makes, and the size of the largest announcement."""
-        announced, files, largest = announcement.Announced(), {}, 0
+        files, largest = {}, 0
         for rank in range(self.ranks):
-            files |= (own := self.files_of(rank))
-            announced.add(content := announcement.encode(own))
+            content = announcement.encode(self.files_of(rank))
+            files |= announcement.decode(content)
             largest = max(largest, len(content))
-        return files, manifest.encode(CheckpointManifest(1, announced.placement(), {})), largest
+        return files, manifest.encode(CheckpointManifest(1, Placement.of(files), {})), largest
 
 
 @settings(max_examples=12, deadline=None)
@@ -95,7 +101,7 @@ def test_what_all_ranks_write_is_whole_and_each_finds_its_part(args, ranks, buck
     assert dict(read) == {name: files[name] for name in read}
     assert read.keys() == files.keys()
     for rank in range(0, ranks, -(-ranks // 6)):
-        wanted = [held.piece for held in division.layout_of(rank).held()]
+        wanted = [held.piece for held in division.held(rank)]
         for piece in wanted:
             expected = {
                 n for n, file in files.items() if any(e.name == piece.name and overlap(e, piece) for e in file.pieces)
@@ -113,7 +119,7 @@ def test_nothing_grows_faster_than_the_ranks(args):
         read = manifest.decode(text, "x").files
         assert len(files) == ranks
         for rank in (0, 1, ranks // 3, ranks - 1):
-            wanted = [held.piece for held in division.layout_of(rank).held()]
+            wanted = [held.piece for held in division.held(rank)]
             opened.append(len({*share(files, rank, ranks)}.union(*map(read.holders, wanted))))
         texts.append(len(text))
         largest.append(announced)

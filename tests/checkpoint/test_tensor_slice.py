@@ -61,9 +61,8 @@ def test_what_two_pieces_have_in_common_is_copied_and_nothing_else(data):
     whole = data.draw(WHOLES)
     source, target = data.draw(pieces(whole)), data.draw(pieces(whole))
     out = np.full(target.size, -1.0)
-    copied = copy(source, elements(source).astype(float), target, out)
+    copy(source, elements(source).astype(float), target, out)
     common = np.isin(elements(target), elements(source))
-    assert copied == common.sum()
     np.testing.assert_array_equal(out, np.where(common, elements(target), -1))
 
 

@@ -214,7 +214,7 @@ class Hosts:
 
     def __init__(self, output_dir, monkeypatch):
         self.given, self.barrier, self.local = [None, None], threading.Barrier(2), threading.local()
-        for name in ("gather_texts", "gather_numbers"):
+        for name in ("gather_values", "gather_numbers"):
             monkeypatch.setattr(collectives, name, functools.partial(self.gather, getattr(collectives, name)))
         monkeypatch.setattr(memory_checkpoints, "host_name", lambda: f"host{self.local.rank}")
         monkeypatch.setattr(memory_checkpoints.tensorflow_cluster, "own_address", lambda: "127.0.0.1")

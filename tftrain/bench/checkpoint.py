@@ -5,6 +5,7 @@ folder in `--output_dir`: its disk is measured.
 """
 
 import itertools
+import mmap
 import os
 import shlex
 import shutil
@@ -24,8 +25,9 @@ from tftrain.bench.config import BenchConfig, run_config
 from tftrain.bench.table import BenchTable, Record, RowOutcome, Say, TableRow, columns
 from tftrain.bench.worker import Worker, serve
 from tftrain.checkpoint import folder, memory, memory_slot
-from tftrain.checkpoint.reader import BLOCK_BYTES, READING_THREADS, Reader
+from tftrain.checkpoint.reader import READING_THREADS, Reader
 from tftrain.checkpoint.shard import DIGESTS
+from tftrain.checkpoint.source import BLOCK_BYTES
 from tftrain.host import hardware
 from tftrain.page.bars import BarSeries, Panel
 
@@ -119,9 +121,9 @@ def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
     home = folder.checkpoint_folder(config.run.folder)
     home.mkdir()
     checkpoints.prepare().join()  # In a run, the first step compiles meanwhile.
-    checkpoints.in_memory.wait()
+    checkpoints.in_memory._thread.join()
     state = sum(values.nbytes for _, values in run.tensors_to_save())
-    blocks = memory.blocks(READING_THREADS, BLOCK_BYTES)
+    blocks = [np.frombuffer(mmap.mmap(-1, BLOCK_BYTES), np.uint8) for _ in range(READING_THREADS)]  # whole pages
 
     def save(in_memory: bool) -> tuple[float, float]:
         """Saves once; returns the seconds that training would have stalled, and those of the whole save."""
@@ -129,7 +131,7 @@ def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
         begin = time.perf_counter()
         checkpoints.save_in_memory() if in_memory else checkpoints.save()
         stall = time.perf_counter() - begin
-        checkpoints.in_memory.wait() if in_memory else checkpoints.saves.finish()
+        checkpoints.in_memory._thread.join() if in_memory else checkpoints.saves.finish()
         return stall, time.perf_counter() - begin
 
     def answer(request: list[str]) -> dict[str, float]:

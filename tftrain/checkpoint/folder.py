@@ -3,12 +3,11 @@
 - `step_00001000`: a checkpoint, if it has a manifest.
 - `step_00001000_again_2`: the same step, saved again; the older checkpoint is removed when the newer is complete.
 - `.partial_step_...`, `.trash_step_...`, `.step_...`: a save, a removal or a download in progress, or interrupted.
-- `not_finite_step_00001000`: a checkpoint that is only used by its path, see `doubtful_name`.
+- `not_finite_step_00001000`: a checkpoint that is only used by its path, see `free_name`.
 - `set_aside_1`: checkpoints of later steps than the one that a run was resumed from; or all, of a run that was started
   over or resumed from a checkpoint that is elsewhere.
 """
 
-import itertools
 import os
 import re
 import shutil
@@ -18,6 +17,7 @@ from pathlib import Path, PurePath
 from tftrain.checkpoint import manifest
 from tftrain.checkpoint.errors import CheckpointError
 
+_NOT_FINITE = "not_finite_"
 _NAME = re.compile(r"step_(\d{8,18})(?:_again_(\d{1,9}))?", re.ASCII)
 # What a run reports, in its folder, and what it knows of its evaluations and of its trackers.
 REPORTS = (
@@ -60,21 +60,16 @@ def newest(output_dir: str | Path) -> Path | None:
     return next(reversed(find(output_dir)), None)
 
 
-def free_name(output_dir: str | Path, step: int) -> Path:
-    """Returns a path for a checkpoint of a step: it does not exist, and it sorts after the others of the step."""
-    taken = [order(path)[1] for path in _steps(checkpoint_folder(output_dir)) if order(path)[0] == step]
-    again = f"_again_{max(taken) + 1}" if taken else ""
-    return checkpoint_folder(output_dir) / f"step_{step:08d}{again}"
+def free_name(output_dir: str | Path, step: int, is_good: bool = True) -> Path:
+    """Returns a path for a checkpoint of a step: it does not exist, and it sorts after the others of the step.
 
-
-def doubtful_name(output_dir: str | Path, step: int) -> Path:
-    """Returns a path, which does not exist, for the checkpoint of a step whose loss or gradient was not finite.
-
-    The checkpoint does not count among those of the run: `find` leaves it out, and no older one is removed for it.
+    If the step's loss or gradient was not finite, it does not count among the checkpoints of the run: `find` leaves it
+    out, and no older one is removed for it.
     """
-    path = checkpoint_folder(output_dir) / f"not_finite_step_{step:08d}"
-    others = (path.with_name(f"{path.name}_again_{number}") for number in itertools.count(2))
-    return next(each for each in itertools.chain([path], others) if not each.exists())
+    prefix = "" if is_good else _NOT_FINITE
+    names = (path.name.removeprefix(prefix) for path in checkpoint_folder(output_dir).glob(f"{prefix}step_*"))
+    taken = [number for other, number in filter(None, map(order, map(Path, names))) if other == step]
+    return checkpoint_folder(output_dir) / f"{prefix}step_{step:08d}{f'_again_{max(taken) + 1}' if taken else ''}"
 
 
 def partial(output_dir: str | Path, step: int, attempt: int) -> Path:
@@ -124,7 +119,7 @@ def set_aside(output_dir: str | Path, step: int) -> Path | None:
     later = [path for path in _steps(checkpoint_folder(output_dir)) if order(path)[0] > step]
     is_other = step < 0
     if is_other:
-        later += sorted(checkpoint_folder(output_dir).glob("not_finite_step_*"))
+        later += sorted(checkpoint_folder(output_dir).glob(f"{_NOT_FINITE}step_*"))
         later += [path for path in (Path(output_dir) / name for name in REPORTS) if path.exists()]
     if not later:
         return None

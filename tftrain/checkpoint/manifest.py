@@ -19,10 +19,10 @@ import numpy as np
 from msgspec import Meta
 
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.checkpoint.placement import Placement, SlicedBlock, SlicedTensor, SliceSeries, nbytes
+from tftrain.checkpoint.placement import Placement, nbytes, rows_of, series_of
 from tftrain.checkpoint.shard import Written
 from tftrain.checkpoint.source import open_file
-from tftrain.checkpoint.tensor_slice import coverage_error
+from tftrain.checkpoint.tensor_slice import Count, Shape, TensorSlice, coverage_error
 from tftrain.files import strict_json
 from tftrain.files.reading import read_at_most
 
@@ -35,14 +35,12 @@ MAX_ELEMENTS, MAX_DIMENSIONS = 2**48, 8
 # More than ten times what 4,096 ranks of a model with 5.6 billion parameters need. The parsed Python objects take about
 # ten times as much memory.
 MAX_BYTES = 2**26
-# All tensors together have fewer: more than ten times as many as those ranks write.
-MAX_PIECES = 2**26
+# All tensors together have fewer: more than those ranks write.
+MAX_PIECES = 2**22
 # Blocks of a tensor are compared in pairs; there is one for each tensor parallel rank.
 MAX_BLOCKS = 1024
 
-Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Shape = tuple[Count, ...]
-# The fields of `SliceSeries`: the first three, or all.
+# See `series_of`: one slice, or several.
 SeriesEntry = Annotated[list[Count], Meta(min_length=3, max_length=6)]
 
 
@@ -95,21 +93,21 @@ def encode(manifest: CheckpointManifest) -> bytes:
         "step": manifest.step,
         "run": manifest.run,
         "files": {name: {"bytes": files[name].bytes, **files[name].digests} for name in sorted(files)},
-        "tensors": {
-            name: {"dtype": tensor.dtype, "shape": tensor.shape, "blocks": [_block(b, tensor) for b in tensor.blocks]}
-            for name, tensor in manifest.files.tensors.items()
-        },
+        "tensors": {name: _tensor(blocks) for name, blocks in manifest.files.tensors.items()},
     }
     text = json.dumps(content, separators=(",", ":")).encode()
     decode(text, NAME)
     return text
 
 
-def _block(block: SlicedBlock, tensor: SlicedTensor) -> dict[str, Any]:
-    pieces = [series if series.count > 1 else series[:3] for series in block.series]
-    if block.shape == tensor.shape:
-        return {"pieces": pieces}
-    return {"offset": block.offset, "shape": block.shape, "pieces": pieces}
+def _tensor(blocks: Mapping[TensorSlice, np.ndarray]) -> dict[str, Any]:
+    first = next(iter(blocks))
+    return {"dtype": first.dtype, "shape": first.whole, "blocks": [_block(*each) for each in blocks.items()]}
+
+
+def _block(block: TensorSlice, rows: np.ndarray) -> dict[str, Any]:
+    pieces = {"pieces": list(series_of(rows))}
+    return {"offset": block.offset, "shape": block.shape, **pieces} if block.is_divided else pieces
 
 
 def content_of(folder: Path) -> bytes:
@@ -147,72 +145,71 @@ def decode(content: bytes, path: str | Path) -> CheckpointManifest:
             difference = f"format_version is {strict_json.shown(version)}, expected {FORMAT_VERSION}"
             raise ValueError(f"{difference}; resume with the version of tftrain that has written the checkpoint")
         converted = strict_json.convert(parsed, _Content)
-        placement = _placement(converted)
-        _check(placement)
-        return CheckpointManifest(converted.step, placement, converted.run)
+        return CheckpointManifest(converted.step, _placement(converted), converted.run)
     except ValueError as error:
         raise CheckpointError(f"{path}: not the manifest of a checkpoint: {error}") from error
 
 
 def _placement(content: _Content) -> Placement:
+    """Returns all files; raises a ValueError unless they hold every element of every tensor exactly once."""
     files = {
         name: Written(entry.bytes, {"xxh3_128": entry.xxh3_128, "sha256": entry.sha256}, ())
         for name, entry in strict_json.convert_each(content.files, FileEntry, "files").items()
     }
-    tensors = {}
-    for name, entry in strict_json.convert_each(content.tensors, TensorEntry, "tensors").items():
-        blocks = []
-        for block in entry.blocks:
-            offset = (0,) * len(entry.shape) if block.offset is None else block.offset
-            shape = entry.shape if block.shape is None else block.shape
-            if any(len(series) not in (3, 6) for series in block.pieces):
-                raise ValueError(f"tensors.{name}: expected pieces of 3 or 6 numbers")
-            blocks.append(SlicedBlock(offset, shape, tuple(SliceSeries(*series) for series in block.pieces)))
-        tensors[name] = SlicedTensor(entry.dtype, entry.shape, tuple(blocks))
-    return Placement(files, tensors)
-
-
-def _check(placement: Placement) -> None:
-    """Raises a ValueError unless the files hold every element of every tensor exactly once."""
-    left = MAX_PIECES
-    for name in placement.files:
+    for name in files:
         if not FILE.fullmatch(name):
             raise ValueError(f"{strict_json.shown(name)} is not the name of a shard")
-    for name, tensor in placement.tensors.items():
-        if not TENSOR.fullmatch(name):
-            raise ValueError(f"{strict_json.shown(name)} is not the name of a tensor")
-        if len(tensor.shape) > MAX_DIMENSIONS or math.prod(tensor.shape) > MAX_ELEMENTS:
-            raise ValueError(f"{name} has shape {strict_json.shown(tensor.shape)}, more than this version can hold")
-        if not any(block.series for block in tensor.blocks):
-            raise ValueError(f"{name} is in no file")
-        if len(tensor.blocks) > MAX_BLOCKS:
-            raise ValueError(f"{name} is cut into more than {MAX_BLOCKS} blocks")
-        ranges: dict[tuple, np.ndarray] = {}
-        for block in tensor.blocks:
-            _check_block(name, tensor, block, len(placement.files))
-            left -= sum(series.count for series in block.series)
-            if left < 0:
-                raise ValueError(f"it has more than {MAX_PIECES} pieces")
-            if (block.offset, block.shape) in ranges:
-                raise ValueError(f"{name}: a block occurs twice")
-            ranges[block.offset, block.shape] = block.ranges()
-        if reason := coverage_error(tensor.shape, ranges):
-            raise ValueError(f"{name}: {reason}")
+    entries = strict_json.convert_each(content.tensors, TensorEntry, "tensors")
+    left = MAX_PIECES
+    for name, entry in entries.items():
+        left -= _check(name, entry, len(files))
+    if left < 0:
+        raise ValueError(f"it has more than {MAX_PIECES} pieces")
+    placement = Placement(files, {name: _blocks(name, entry) for name, entry in entries.items()})
     for name, size in nbytes(placement).items():
-        if placement.files[name].bytes < size:
-            raise ValueError(f"{name} has {placement.files[name].bytes} bytes, too few for its pieces")
+        if files[name].bytes < size:
+            raise ValueError(f"{name} has {files[name].bytes} bytes, too few for its pieces")
+    return placement
 
 
-def _check_block(name: str, tensor: SlicedTensor, block: SlicedBlock, files: int) -> None:
-    """Raises a ValueError unless a block is in its tensor, and its slices are in the block and in one file each."""
-    if len(block.offset) != len(tensor.shape) or len(block.shape) != len(tensor.shape):
-        raise ValueError(f"a piece of {name} has other dimensions than the tensor")
-    if any(begin + size > end for begin, size, end in zip(block.offset, block.shape, tensor.shape, strict=True)):
-        raise ValueError(f"a piece of {name} lies outside the tensor")
-    if not block.series:
-        raise ValueError(f"a block of {name} is in no file")
-    for file, start, stop, count, file_step, step in block.series:
-        if not 1 <= count <= files or file + (count - 1) * file_step >= files or not file_step:
-            raise ValueError(f"a piece of {name} is in a file that does not exist")
-        if not start < stop <= stop + (count - 1) * step <= math.prod(block.shape):
-            raise ValueError(f"a piece of {name} is empty or lies outside its block")
+def _blocks(name: str, tensor: TensorEntry) -> dict[TensorSlice, np.ndarray]:
+    """Returns file number, start and stop of each slice of each block; a ValueError if they do not hold all once."""
+    blocks: dict[TensorSlice, np.ndarray] = {}
+    for entry in tensor.blocks:
+        block = TensorSlice.block(name, tensor.shape, tensor.dtype, entry.offset, entry.shape)
+        if block in blocks:
+            raise ValueError(f"{name}: a block occurs twice")
+        blocks[block] = rows_of(entry.pieces)
+    ranges = {(block.offset, block.shape): rows[:, 1:] for block, rows in blocks.items()}
+    if reason := coverage_error(tensor.shape, ranges):
+        raise ValueError(f"{name}: {reason}")
+    return blocks
+
+
+def _check(name: str, tensor: TensorEntry, files: int) -> int:
+    """Returns the number of slices; a ValueError unless the blocks are in the tensor, each slice in block and file."""
+    if not TENSOR.fullmatch(name):
+        raise ValueError(f"{strict_json.shown(name)} is not the name of a tensor")
+    if len(tensor.shape) > MAX_DIMENSIONS or math.prod(tensor.shape) > MAX_ELEMENTS:
+        raise ValueError(f"{name} has shape {strict_json.shown(tensor.shape)}, more than this version can hold")
+    if not all([tensor.blocks, *(block.pieces for block in tensor.blocks)]):
+        raise ValueError(f"{name}, or a block of it, is in no file")
+    if len(tensor.blocks) > MAX_BLOCKS:
+        raise ValueError(f"{name} is cut into more than {MAX_BLOCKS} blocks")
+    total = 0
+    for block in tensor.blocks:
+        part = TensorSlice.block(name, tensor.shape, tensor.dtype, block.offset, block.shape)
+        if len(part.offset) != len(tensor.shape) or len(part.shape) != len(tensor.shape):
+            raise ValueError(f"a piece of {name} has other dimensions than the tensor")
+        if any(begin + size > end for begin, size, end in zip(part.offset, part.shape, part.whole, strict=True)):
+            raise ValueError(f"a piece of {name} lies outside the tensor")
+        for series in block.pieces:
+            if len(series) not in (3, 6):
+                raise ValueError(f"tensors.{name}: expected pieces of 3 or 6 numbers")
+            file, start, stop, count, file_step, step = (*series, 1, 1, 0)[:6]
+            if not 1 <= count <= files or file + (count - 1) * file_step >= files or not file_step:
+                raise ValueError(f"a piece of {name} is in a file that does not exist")
+            if not start < stop <= stop + (count - 1) * step <= part.size:
+                raise ValueError(f"a piece of {name} is empty or lies outside its block")
+            total += count
+    return total

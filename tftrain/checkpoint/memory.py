@@ -13,23 +13,24 @@ from tftrain.checkpoint.tensor_slice import DTYPES, TensorData, TensorSlice
 
 # TensorFlow uses an array without a copy if its address is a multiple of this.
 ALIGNMENT = 64
-PAGE_BYTES, LARGE_PAGE_BYTES = 2**12, 2**21
+PAGE_BYTES = 2**12
 CACHED_ELEMENTS = 2**16
 
 
 def arrays(pieces: Iterable[TensorSlice]) -> dict[TensorSlice, np.ndarray]:
     """Returns an uninitialized array for each slice, flat."""
-    offsets, end = {}, 0
+    pieces = list(pieces)
+    block = np.empty(sum(piece.nbytes + ALIGNMENT for piece in pieces) + ALIGNMENT, np.uint8)
+    return divided(block[-block.ctypes.data % ALIGNMENT :], pieces, ALIGNMENT)
+
+
+def divided(block: np.ndarray, pieces: Iterable[TensorSlice], alignment: int = 1) -> dict[TensorSlice, np.ndarray]:
+    """Returns the memory in a block, uint8, for the elements of each slice, one after the other, flat."""
+    arrays, at = {}, 0
     for piece in pieces:
-        offsets[piece] = end
-        end += piece.nbytes + -piece.nbytes % ALIGNMENT
-    block = _aligned(end, ALIGNMENT)
-    return {piece: block[at : at + piece.nbytes].view(DTYPES[piece.dtype]) for piece, at in offsets.items()}
-
-
-def blocks(count: int, size: int) -> list[np.ndarray]:
-    """Returns `count` arrays of `size` bytes; each has whole large pages if `size` is a multiple of them."""
-    return list(_aligned(count * size, LARGE_PAGE_BYTES).reshape(count, size))
+        arrays[piece] = block[at : at + piece.nbytes].view(DTYPES[piece.dtype])
+        at += piece.nbytes + -piece.nbytes % alignment
+    return arrays
 
 
 def is_finite(values: np.ndarray) -> bool:
@@ -58,9 +59,3 @@ def map_pages(arrays: Iterable[np.ndarray]) -> None:
     """Writes to every page of new arrays, so that the kernel maps the pages now and not during a save."""
     for values in arrays:
         values[:: PAGE_BYTES // values.itemsize] = 0
-
-
-def _aligned(size: int, alignment: int) -> np.ndarray:
-    block = np.empty(size + alignment, np.uint8)
-    begin = -block.ctypes.data % alignment
-    return block[begin : begin + size]

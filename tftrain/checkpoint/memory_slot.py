@@ -12,7 +12,7 @@ import json
 import mmap
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,10 @@ import numpy as np
 import xxhash
 
 from tftrain.checkpoint import announcement, memory, save, shard
-from tftrain.checkpoint.announcement import Announced
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.save import Attempt
 from tftrain.checkpoint.shard import Written
-from tftrain.checkpoint.tensor_slice import DTYPES, TensorData, TensorSlice
+from tftrain.checkpoint.tensor_slice import TensorData, TensorSlice
 from tftrain.files import durable
 
 MEMORY = Path("/dev/shm")
@@ -97,7 +96,7 @@ class Slot:
                 raise OSError(error.errno, error.strerror, str(self.file)) from error
             self.content = np.frombuffer(mmap.mmap(file.fileno(), size), np.uint8)
         memory.map_pages([self.content])
-        self.arrays = _elements(self.content, pieces)
+        self.arrays = memory.divided(self.content, pieces)
 
     def complete(self, part: RankCopy, run: Mapping[str, Any]) -> None:
         """Writes the entry: what the copy is, the description of the run, and the slices and the digest of the file.
@@ -114,28 +113,18 @@ class Slot:
         durable.write(self.entry, json.dumps(entry).encode())
 
 
-def _elements(content: np.ndarray, pieces: Sequence[TensorSlice]) -> dict[TensorSlice, np.ndarray]:
-    """Returns the elements of slices, which a file has one after the other."""
-    elements, at = {}, 0
-    for piece in pieces:
-        elements[piece] = content[at : at + piece.nbytes].view(DTYPES[piece.dtype])
-        at += piece.nbytes
-    return elements
-
-
 def write_to_disk(part: RankCopy, output_dir: Path, number: int) -> dict[str, Any]:
     """Writes a part as a rank's shards of an attempt; returns the description of the run.
 
     Raises:
         CheckpointError, OSError, ValueError: a file or the entry is missing or damaged, or a shard can't be written.
     """
-    path, announced = Path(part.path), Announced()
-    announced.add(entry := path.read_bytes())
-    ((name, file),) = announced.placement().items()
+    path = Path(part.path)
+    ((name, file),) = announcement.decode(entry := path.read_bytes()).items()
     content = np.memmap(path.with_name(name), np.uint8, "r")
     if (digest := xxhash.xxh3_128_hexdigest(content)) != file.digests[DIGEST]:
         expected = file.digests[DIGEST]
         raise CheckpointError(f"{path.with_name(name)}: damaged: its {DIGEST} is {digest}, expected {expected}")
-    tensors = [TensorData(piece, values) for piece, values in _elements(content, file.pieces).items()]
+    tensors = [TensorData(*each) for each in memory.divided(content, file.pieces).items()]
     save.write(Attempt(output_dir, part.step, number, part.rank, part.ranks), tensors)
     return json.loads(entry)["run"]

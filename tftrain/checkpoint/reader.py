@@ -1,7 +1,7 @@
 """Reads a checkpoint: each rank reads the slices that it needs, whatever the layout of the ranks that wrote it.
 
-Reading is one pass: a block of a file is read, hashed, and copied to its destination while it is in the processor's
-cache. No element is returned from a file whose digest was not checked: ranks that share a checkpoint call `verify`, and
+Reading is one pass: a block of a file is read into its destination and hashed while it is in the processor's cache. No
+element is returned from a file whose digest was not checked: ranks that share a checkpoint call `verify`, and
 must not use an element before all of them have found their files good; otherwise `read` checks each file when it is
 first needed.
 """
@@ -10,18 +10,15 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from queue import SimpleQueue
 
 import numpy as np
 
 from tftrain.checkpoint import manifest, memory, shard, tensor_slice
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.checkpoint.source import ShardFile
 from tftrain.checkpoint.tensor_slice import DTYPES, TensorSlice
 
 # Some threads wait for the disk while others hash; reading and hashing release Python's global lock.
 READING_THREADS = 12
-BLOCK_BYTES = memory.LARGE_PAGE_BYTES
 DIGEST = "xxh3_128"  # a key of `shard.DIGESTS`: detects damage faster than disks read
 
 
@@ -40,7 +37,8 @@ class Reader:
         content = manifest.content_of(self.path)
         self.manifest = manifest.decode(content, self.path / manifest.NAME)
         self.digest = manifest.digest(content)
-        self.tensors = {name: (each.dtype, each.shape) for name, each in self.manifest.files.tensors.items()}
+        blocks = map(next, map(iter, self.manifest.files.tensors.values()))
+        self.tensors = {each.name: (each.dtype, each.whole) for each in blocks}
         self._read_ahead: dict[TensorSlice, np.ndarray] = {}
         self._unchecked = set(self.manifest.files)
 
@@ -100,9 +98,6 @@ class Reader:
         for each in known:
             by_tensor[each.name].append(each)
         files = {name: self.manifest.files[name] for name in {*checked}.union(*map(self.manifest.files.holders, known))}
-        idle_blocks: SimpleQueue[np.ndarray] = SimpleQueue()
-        for block in memory.blocks(min(READING_THREADS, len(files)), BLOCK_BYTES):
-            idle_blocks.put(block)
 
         def targets(stored: TensorSlice) -> list[TensorSlice]:
             return [each for each in by_tensor.get(stored.name, ()) if tensor_slice.overlap(stored, each)]
@@ -113,15 +108,11 @@ class Reader:
             return np.empty(stored.size, DTYPES[stored.dtype]) if targets(stored) else None
 
         def read_file(name: str) -> None:
-            file, block = files[name], idle_blocks.get()
-            try:
-                with ShardFile(self.path / name, file.bytes, block) as source:
-                    for stored, values in shard.load(source, file, allocate, digest if name in checked else ""):
-                        for target in targets(stored):
-                            if target != stored:
-                                tensor_slice.copy(stored, values, target, wanted[target])
-            finally:
-                idle_blocks.put(block)
+            check = digest if name in checked else ""
+            for stored, values in shard.load(self.path / name, files[name], allocate, check):
+                for target in targets(stored):
+                    if target != stored:
+                        tensor_slice.copy(stored, values, target, wanted[target])
 
         with ThreadPoolExecutor(READING_THREADS) as pool:
             # The largest files first, so that no thread reads alone in the end.

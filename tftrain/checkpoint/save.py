@@ -19,7 +19,6 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from tftrain.checkpoint import announcement, folder, manifest, memory, shard
-from tftrain.checkpoint.announcement import Announced
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.manifest import CheckpointManifest
 from tftrain.checkpoint.placement import Placement
@@ -43,7 +42,7 @@ class Attempt:
     number: int  # unique, so that files of an earlier attempt are never taken for files of this one
     rank: int = 0  # this process; rank 0 is the chief
     ranks: int = 1
-    is_good: bool = True  # whether a run may go on from it without being told to, see `folder.doubtful_name`
+    is_good: bool = True  # whether a run may go on from it without being told to, see `folder.free_name`
 
     @property
     def folder(self) -> Path:
@@ -127,7 +126,7 @@ def complete(
 
 def gather(attempt: Attempt, seconds: float, given_up: Callable[[], bool]) -> Placement:
     """Returns all files, once all ranks have announced theirs; raises a CheckpointError if one fails or is too late."""
-    announced, end, pause = Announced(), time.monotonic() + seconds, 0.005
+    files, end, pause = {}, time.monotonic() + seconds, 0.005
     for rank in range(attempt.ranks):
         path = attempt.announcement(rank)
         while not path.exists():
@@ -138,11 +137,11 @@ def gather(attempt: Attempt, seconds: float, given_up: Callable[[], bool]) -> Pl
             time.sleep(pause)
             pause = min(2 * pause, MAX_POLL_SECONDS)
         try:
-            announced.add(path.read_bytes())
+            files |= announcement.decode(path.read_bytes())
         except ValueError as error:
             raise CheckpointError(f"{path}: not the announcement of a rank: {error}") from error
     try:
-        return announced.placement()
+        return Placement.of(files)
     except ValueError as error:
         raise CheckpointError(f"{attempt.folder}: the ranks' announcements contradict each other: {error}") from error
 
@@ -157,8 +156,7 @@ def write_manifest(attempt: Attempt, content: CheckpointManifest) -> None:
 
 def commit(attempt: Attempt) -> Path:
     """Renames the folder, which makes it a checkpoint, and returns the new path."""
-    name = folder.free_name if attempt.is_good else folder.doubtful_name
-    path = name(attempt.output_dir, attempt.step)
+    path = folder.free_name(attempt.output_dir, attempt.step, attempt.is_good)
     durable.rename(attempt.folder, path)
     return path
 
@@ -218,16 +216,12 @@ class BackgroundSave:
                 logger.info(f"checkpoint {self.path}")
         except Exception as error:
             # After any error: training must not wait forever for a thread that has ended.
-            kind = "" if isinstance(error, CheckpointError) else f"{type(error).__name__}: "
-            self._fail(f"{kind}{error}")
+            self.problem = f"{'' if isinstance(error, CheckpointError) else f'{type(error).__name__}: '}{error}"
+            if self._complete:
+                logger.warning(f"the checkpoint of step {self.step} has failed: {self.problem}")
+                # On a full disk, the next save needs the space.
+                shutil.rmtree(self._attempt.folder, ignore_errors=True)
+            else:
+                logger.warning(f"this rank wrote no shards of step {self.step}: {self.problem}")
         finally:
             self._written.set()
-
-    def _fail(self, problem: str) -> None:
-        self.problem = problem
-        if self._complete:
-            logger.warning(f"the checkpoint of step {self._attempt.step} has failed: {problem}")
-            # On a full disk, the next save needs the space.
-            shutil.rmtree(self._attempt.folder, ignore_errors=True)
-        else:
-            logger.warning(f"this rank wrote no shards of step {self._attempt.step}: {problem}")

@@ -16,16 +16,14 @@ from typing import NamedTuple
 import numpy as np
 import xxhash
 
+from tftrain.checkpoint import source
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.checkpoint.source import ShardFile
+from tftrain.checkpoint.source import BLOCK_BYTES
 from tftrain.checkpoint.tensor_slice import DTYPES, TensorData, TensorSlice
 from tftrain.files import durable
 
-# A block is hashed and written while it is in the processor's cache.
-BLOCK_BYTES = 2**21
 # Several files of a rank can be read and hashed at the same time.
 SHARD_BYTES = 2**26
-HEADER_BYTES = 2**26
 # Digests of every file. The first detects damage and is much faster than disks. Only the second resists forgery.
 DIGESTS = {"xxh3_128": xxhash.xxh3_128, "sha256": hashlib.sha256}
 
@@ -68,11 +66,9 @@ def write(path: Path, pieces: Sequence[TensorSlice], values: Iterable[np.ndarray
     Raises:
         OSError: the file can't be written.
     """
-    header = json.dumps(_entries(pieces), separators=(",", ":")).encode()
-    header += b" " * (-len(header) % 8)
     digests, size = {name: make() for name, make in DIGESTS.items()}, 0
     with open(path, "xb", buffering=0) as file:
-        for part in itertools.chain([len(header).to_bytes(8, "little") + header], values):
+        for part in itertools.chain([_header(pieces)], values):
             view = memoryview(part).cast("B")
             for begin in range(0, len(view), BLOCK_BYTES):
                 block = view[begin : begin + BLOCK_BYTES]
@@ -86,71 +82,49 @@ def write(path: Path, pieces: Sequence[TensorSlice], values: Iterable[np.ndarray
     return Written(size, {name: digest.hexdigest() for name, digest in digests.items()}, tuple(pieces))
 
 
-def _entries(pieces: Sequence[TensorSlice]) -> dict[str, dict]:
-    """Returns the header of a file that holds slices in this order."""
+def _header(pieces: Sequence[TensorSlice]) -> bytes:
+    """Returns the header of a file that holds slices in this order, with its length before it."""
     entries, position = {}, 0
     for piece in pieces:
         end = position + piece.nbytes
         entries[piece.name] = {"dtype": piece.dtype, "shape": list(piece.stored_shape), "data_offsets": [position, end]}
         position = end
-    return entries
+    header = json.dumps(entries, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header
 
 
 def load(
-    source: ShardFile,
-    expected: Written,
-    allocate: Callable[[TensorSlice], np.ndarray | None] | None = None,
-    check: str = "",
+    path: Path, expected: Written, allocate: Callable[[TensorSlice], np.ndarray | None], check: str = ""
 ) -> Iterator[TensorData]:
     """Reads a file once from its beginning to its end.
 
     Args:
-        source, expected: the file, and its description in the manifest, with the same size.
-        allocate: returns flat memory for the elements of a slice, or None to skip the slice; by default new memory.
+        path, expected: the file, and its description in the manifest.
+        allocate: returns flat memory for the elements of a slice, or None to skip the slice.
         check: the key of `DIGESTS` to compare after the last slice, which needs the skipped slices as well; "": none.
 
     Yields:
         The slices that are not skipped, and their elements.
 
     Raises:
-        CheckpointError: the file can't be read, or its header or its digest differs from the manifest.
+        CheckpointError: the file can't be read, or its size, its header or its digest differs from the manifest.
     """
-    header = _read_header(source, expected)
+    header = _header(expected.pieces)
     digest, position = DIGESTS[check](header) if check else None, len(header)
-    for piece in expected.pieces:
-        values = allocate(piece) if allocate else np.empty(piece.size, DTYPES[piece.dtype])
-        if values is not None or digest:
-            at = 0
-            for block in source.blocks(position, position + piece.nbytes):
-                if digest:
-                    digest.update(block)
-                if values is not None:
-                    values.view(np.uint8)[at : at + block.size] = block
-                at += block.size
-        if values is not None:
-            yield TensorData(piece, values)
-        position += piece.nbytes
-    if digest and digest.hexdigest() != expected.digests[check]:
-        raise CheckpointError(
-            f"{source.path}: damaged: its {check} is {digest.hexdigest()}, expected {expected.digests[check]}"
-        )
-
-
-def _read_header(source: ShardFile, expected: Written) -> bytes:
-    """Returns the header with the length before it, if it is the header that the manifest implies."""
-    path = source.path
-    start = b"".join(map(bytes, source.blocks(0, min(8, expected.bytes))))
-    length = int.from_bytes(start, "little")
-    if length > min(HEADER_BYTES, expected.bytes - 8):
-        raise CheckpointError(f"{path}: damaged: a header of {length} bytes in a file of {expected.bytes}")
-    text = b"".join(map(bytes, source.blocks(8, 8 + length)))
-    try:
-        header = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: damaged: its header is not JSON: {error}") from error
-    entries = _entries(expected.pieces)
-    if header != entries or list(header) != list(entries):
-        raise CheckpointError(f"{path}: damaged: its header and the manifest name different tensors or offsets")
-    if 8 + length + sum(piece.nbytes for piece in expected.pieces) != expected.bytes:
-        raise CheckpointError(f"{path}: damaged: it has {expected.bytes} bytes, more or fewer than its tensors")
-    return start + text
+    is_whole = expected.bytes == len(header) + sum(piece.nbytes for piece in expected.pieces)
+    with source.opened(path, expected.bytes) as blocks:
+        if not is_whole or b"".join(map(bytes, blocks(0, len(header)))) != header:
+            raise CheckpointError(f"{path}: damaged: its header or its size is not what the manifest's tensors give")
+        for piece in expected.pieces:
+            values = allocate(piece)
+            if values is not None or digest:
+                target = None if values is None else values.view(np.uint8)
+                for block in blocks(position, position + piece.nbytes, target):
+                    if digest:
+                        digest.update(block)
+            if values is not None:
+                yield TensorData(piece, values)
+            position += piece.nbytes
+    if digest and (actual := digest.hexdigest()) != expected.digests[check]:
+        raise CheckpointError(f"{path}: damaged: its {check} is {actual}, expected {expected.digests[check]}")

@@ -1,15 +1,18 @@
-"""A file of a checkpoint that is read in blocks: callers receive parts of one block of memory while they are cached."""
+"""A file of a checkpoint that is read in blocks, each of which is used while it is in the processor's cache."""
 
 import contextlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.files.reading import POINTER, POINTER_BYTES, is_pointer
+
+BLOCK_BYTES = 2**21
+Blocks = Callable[..., Iterator[np.ndarray]]
 
 
 def open_file(path: Path) -> int:
@@ -29,38 +32,36 @@ def open_file(path: Path) -> int:
     return descriptor
 
 
-class ShardFile:
-    """An open file of a known size; use it as a context, which closes it."""
+@contextlib.contextmanager
+def opened(path: Path, size: int) -> Iterator[Blocks]:
+    """Opens a file of a known size inside a `with` statement.
 
-    def __init__(self, path: Path, size: int, block: np.ndarray):
-        """Opens the file to read it into a block, uint8; raises a CheckpointError if it can't, or has another size."""
-        self.path, self._block = path, block
-        self._descriptor = open_file(path)
-        actual = os.fstat(self._descriptor).st_size
-        if actual != size:
-            os.close(self._descriptor)
-            raise CheckpointError(f"{path}: damaged: it has {actual} bytes, expected {size}")
-        with contextlib.suppress(OSError):  # The kernel reads ahead while this thread hashes.
-            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+    Yields:
+        A function that yields the bytes [begin, end) of the file in arrays, each of them valid until the next one. With
+        a target, uint8 [end - begin], they are parts of it, which stay.
 
-    def blocks(self, begin: int, end: int) -> Iterator[np.ndarray]:
-        """Yields the bytes [begin, end) of the file in arrays, each of them valid until the next one.
+    Raises:
+        CheckpointError: the file can't be read, has another size, or becomes shorter.
+    """
+    descriptor, scratch = open_file(path), np.empty(BLOCK_BYTES, np.uint8)
 
-        Raises:
-            CheckpointError: the bytes can't be read, or the file has become shorter.
-        """
+    def blocks(begin: int, end: int, target: np.ndarray | None = None) -> Iterator[np.ndarray]:
         while begin < end:
+            block = scratch[: end - begin] if target is None else target[begin - end :][:BLOCK_BYTES]
             try:
-                read = os.preadv(self._descriptor, [self._block[: end - begin]], begin)
+                read = os.preadv(descriptor, [block], begin)
             except OSError as error:
-                raise CheckpointError(f"{self.path}: can't be read: {error.strerror}") from error
+                raise CheckpointError(f"{path}: can't be read: {error.strerror}") from error
             if not read:
-                raise CheckpointError(f"{self.path}: damaged: it ends before its {end - begin} last bytes")
-            yield self._block[:read]
+                raise CheckpointError(f"{path}: damaged: it ends before its {end - begin} last bytes")
+            yield block[:read]
             begin += read
 
-    def __enter__(self) -> "ShardFile":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
+    try:
+        if (actual := os.fstat(descriptor).st_size) != size:
+            raise CheckpointError(f"{path}: damaged: it has {actual} bytes, expected {size}")
+        with contextlib.suppress(OSError):  # The kernel reads ahead while this thread hashes.
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        yield blocks
+    finally:
+        os.close(descriptor)

@@ -9,11 +9,13 @@ one in the middle. Slices of different layouts are compared box by box.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
 import numpy as np
+from msgspec import Meta
 
-Shape = tuple[int, ...]
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]  # as files may give it
+Shape = tuple[Count, ...]
 # By the names that safetensors gives them. A training state has no other dtypes.
 DTYPES = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4"), "I64": np.dtype("<i8")}
 
@@ -31,11 +33,11 @@ class TensorSlice:
     dtype: str  # a key of `DTYPES`
     offset: Shape  # where the block begins in the whole tensor
     shape: Shape  # shape of the block
-    start: int
-    stop: int
+    start: Count
+    stop: Count
     # Number of this copy among the ranks that hold the same elements; copy 0 is saved. It says nothing about the
     # elements, so slices that differ only in it are equal.
-    replica_id: int = field(default=0, compare=False)
+    replica_id: Count = field(default=0, compare=False)
 
     @staticmethod
     def block(
@@ -73,6 +75,11 @@ class TensorSlice:
     def stored_shape(self) -> tuple[int, ...]:
         """The block's shape if the slice is the whole block, else [size]."""
         return self.shape if self.size == math.prod(self.shape) else (self.size,)
+
+    @property
+    def whole_block(self) -> "TensorSlice":
+        """The slice that is the whole block."""
+        return replace(self, start=0, stop=math.prod(self.shape))
 
     def part(self, start: int, stop: int) -> "TensorSlice":
         """Returns a range of this slice; `start` and `stop` count from the beginning of the slice."""
@@ -126,17 +133,16 @@ def _range_boxes(shape: Shape, start: int, stop: int) -> Iterator[tuple[Shape, S
         yield from _range_boxes(shape, (first + rows) * row, stop)
 
 
-def copy(source: TensorSlice, values: np.ndarray, target: TensorSlice, out: np.ndarray) -> int:
-    """Copies the common elements of two slices of one tensor, flat, and returns their number."""
-    copied = 0
+def copy(source: TensorSlice, values: np.ndarray, target: TensorSlice, out: np.ndarray) -> None:
+    """Copies the common elements of two slices of one tensor, flat."""
     for source_box, target_box, lows, highs in _common(source, target):
         _view(target_box, out, lows, highs)[...] = _view(source_box, values, lows, highs)
-        copied += math.prod(high - low for low, high in zip(lows, highs, strict=True))
-    return copied
 
 
 def overlap(first: TensorSlice, second: TensorSlice) -> bool:
     """Whether two slices of one tensor have an element in common."""
+    if (first.offset, first.shape) == (second.offset, second.shape):
+        return max(first.start, second.start) < min(first.stop, second.stop)
     return next(_common(first, second), None) is not None
 
 

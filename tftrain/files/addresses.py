@@ -39,6 +39,34 @@ REQUESTS = 32  # at once
 _VERSION = ("size", "ETag", "LastModified", "mtime", "md5Hash", "content_md5", "blob_id")
 
 
+def _retried(action: Callable[..., Result]) -> Callable[..., Result]:
+    """Lets what is done at an address be tried again; the function raises OSError with the last error's reason."""
+
+    @functools.wraps(action)
+    def call(address: str, *others: Any) -> Result:
+        for number, wait in enumerate((*_WAITS, None), 1):
+            try:
+                return action(address, *others)
+            except Exception as raised:
+                # fsspec's HTTP says that a file is missing, whatever the cause is.
+                error = raised.__cause__ if isinstance(raised, FileNotFoundError) and raised.__cause__ else raised
+                code, answer = getattr(error, "status", None), getattr(error, "response", None)
+                if isinstance(answer, dict):  # S3's
+                    code = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
+                permanent = isinstance(error, _PERMANENT)
+                if isinstance(code, int):
+                    permanent = 400 <= code < 500 and code not in _TEMPORARY_CODES
+                if permanent or wait is None:
+                    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+                    reason = "no such file" if code == 404 or isinstance(error, FileNotFoundError) else reason
+                    tries = "" if permanent else f" (tried {number} times)"
+                    raise OSError(errno.EIO, shown(f"{reason}{tries}"), shown(address)) from error
+            time.sleep(wait)
+        raise AssertionError("the last wait is None")
+
+    return call
+
+
 class Cache(NamedTuple):
     """Where copies of what is at addresses are, and the most bytes of prepared data to which more is added."""
 
@@ -80,6 +108,7 @@ def local_name(address: str, *contents: str | bytes) -> str:
     return f"{re.sub(r'[^A-Za-z0-9.-]+', '_', shown(address)).strip('_')[-80:]}_{digest}"
 
 
+@_retried
 def list_files(address: str) -> list[str]:
     """Returns the addresses of a file, of all files below a folder, or of what matches a glob; sorted.
 
@@ -89,40 +118,49 @@ def list_files(address: str) -> list[str]:
     Raises:
         OSError: the address can't be listed, for instance because the package for its protocol is missing.
     """
-    return sorted(_retried(address, _list_files))
+    system, path = _system(address)
+    root, pattern = path.rstrip("/"), ""
+    if has_magic(file_name(address)) and not system.exists(path):
+        root = path[: re.search(r"[*?[]", path).start()].rpartition("/")[0]
+        found, pattern = system.glob(path, detail=True).values(), path.removeprefix(root)
+    else:
+        is_folder = "http" in system.protocol and path.endswith("/")
+        found = [{"name": path, "type": "directory"} if is_folder else system.info(path)]
+    below = (system.find(each["name"]) if each["type"] == "directory" else [each["name"]] for each in found)
+    hidden = r"/$" if "/." in pattern else r"/(\.|$)"
+    names = [name for name in {*chain(*below)} if not re.search(hidden, name.removeprefix(root))]
+    if "::" in address:
+        names = [join(f"{address.partition('://')[0]}://::{address.partition('::')[2]}", name) for name in names]
+    elif "file" not in system.protocol:
+        names = [system.unstrip_protocol(name) for name in names]
+    return sorted(names)
 
 
 def size(name: str) -> int:
     """Returns the bytes of a file at an address or a path, 0 if its server does not say; raises OSError."""
-    return _retried(name, _status)[2]["size"] or 0 if is_address(name) else os.path.getsize(name)
+    return _status(name)[2]["size"] or 0 if is_address(name) else os.path.getsize(name)
 
 
+@_retried
 def listing(address: str) -> dict[str, str]:
     """Returns the files below a folder, maybe none, and words for each that change with its content; raises OSError."""
-
-    def find(_: str) -> dict[str, str]:
-        system, path = _system(address)
-        system.invalidate_cache()
-        root, files = path.rstrip("/") + "/", sorted(limits.files_below(system, path).items())
-        versions = ((name, str([str(info[key]) for key in _VERSION if key in info])) for name, info in files)
-        # An empty object whose name ends with "/" only marks a folder, in stores that have none.
-        below = ((name, words) for name, words in versions if name.startswith(root) and name[-1] != "/")
-        return {names.check(name[len(root) :]): words for name, words in below}
-
-    return _retried(address, find)
+    system, path = _system(address)
+    system.invalidate_cache()
+    root, files = path.rstrip("/") + "/", sorted(limits.files_below(system, path).items())
+    versions = ((name, str([str(info[key]) for key in _VERSION if key in info])) for name, info in files)
+    # An empty object whose name ends with "/" only marks a folder, in stores that have none.
+    below = ((name, words) for name, words in versions if name.startswith(root) and name[-1] != "/")
+    return {names.check(name[len(root) :]): words for name, words in below}
 
 
+@_retried
 def read(address: str, start: int, stop: int) -> bytes:
     """Returns the bytes [start, stop) of a file at an address; raises OSError."""
-
-    def get(_: str) -> bytes:
-        system, path = _system(address)
-        block = system.cat_file(path, start=start, end=stop)
-        if len(block) != stop - start:
-            raise OSError(errno.EIO, f"{len(block)} bytes at byte {start}; expected {stop - start}")
-        return block
-
-    return _retried(address, get)
+    system, path = _system(address)
+    block = system.cat_file(path, start=start, end=stop)
+    if len(block) != stop - start:
+        raise OSError(errno.EIO, f"{len(block)} bytes at byte {start}; expected {stop - start}")
+    return block
 
 
 def read_small(address: str, limit: int) -> bytes:
@@ -136,17 +174,19 @@ def read_small(address: str, limit: int) -> bytes:
 
 def download(address: str, path: str | os.PathLike) -> None:
     """Copies a file to a path, which has the whole file or does not exist; raises OSError."""
-
-    def get(_: str) -> None:
-        system, name, info = _status(address)
-        limits.get_file(system, name, partial, info["size"])
-        if info["size"] not in (None, size := os.path.getsize(partial)):
-            raise OSError(errno.EIO, f"{size} bytes arrived; expected {info['size']}")
-
     partial = f"{path}.download"
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    _retried(address, get)
+    _get(address, partial)
     os.replace(partial, path)
+
+
+@_retried
+def _get(address: str, path: str) -> None:
+    system, name = _system(address)
+    expected = system.info(name)["size"]
+    limits.get_file(system, name, path, expected)
+    if expected not in (None, size := os.path.getsize(path)):
+        raise OSError(errno.EIO, f"{size} bytes arrived; expected {expected}")
 
 
 def download_all(address: str, files: Iterable[str], folder: Path) -> None:
@@ -158,37 +198,32 @@ def download_all(address: str, files: Iterable[str], folder: Path) -> None:
     in_parallel(lambda file: download(join(address, file), paths[file]), paths)
 
 
-def upload(path: str | os.PathLike, address: str) -> None:
+@_retried
+def upload(address: str, path: str | os.PathLike) -> None:
     """Copies a local file to an address, and checks its size there; raises OSError.
 
     Object stores show a file when it is complete.
     """
-
-    def put(_: str) -> None:
-        system, name = _system(address)
-        size = os.path.getsize(path)
-        system.put_file(str(path), name)
-        system.invalidate_cache()
-        if (arrived := system.info(name)["size"]) != size:
-            raise OSError(errno.EIO, f"{arrived} bytes arrived; expected {size}")
-
-    _retried(address, put)
+    (system, name), size = _system(address), os.path.getsize(path)
+    system.put_file(str(path), name)
+    system.invalidate_cache()
+    if (arrived := system.info(name)["size"]) != size:
+        raise OSError(errno.EIO, f"{arrived} bytes arrived; expected {size}")
 
 
+@_retried
 def copy(address: str, other: str) -> None:
     """Copies a file to another address of the same file system; raises OSError."""
-    _retried(address, lambda _: _system(address)[0].cp_file(_system(address)[1], _system(other)[1]))
+    system, path = _system(address)
+    system.cp_file(path, _system(other)[1])
 
 
+@_retried
 def remove(address: str) -> None:
     """Removes a file that may be gone already; raises OSError."""
-
-    def rm(_: str) -> None:
-        system, name = _system(address)
-        with contextlib.suppress(FileNotFoundError):
-            system.rm_file(name)
-
-    _retried(address, rm)
+    system, path = _system(address)
+    with contextlib.suppress(FileNotFoundError):
+        system.rm_file(path)
 
 
 def in_parallel(action: Callable[[Any], Result], items: Iterable[Any]) -> list[Result]:
@@ -201,12 +236,12 @@ def open_file(name: str) -> BinaryIO:
     """Opens a file at an address or a path to read its bytes; raises OSError if that fails, or a later read."""
     if not is_address(name):
         return open(name, "rb")
-    system, path, info = _retried(name, _status)
+    system, path, info = _status(name)
     if info["size"] is not None and (info.get("partial") or "http" not in system.protocol):
         return io.BufferedReader(_Remote(name, info["size"]), _REQUEST_BYTES)
     # A server of HTTP that does not offer ranges of a file.
     with tempfile.TemporaryDirectory() as folder:
-        _retried(name, lambda _: limits.get_file(system, path, f"{folder}/copy", info["size"]))
+        _retried(lambda _: limits.get_file(system, path, f"{folder}/copy", info["size"]))(name)
         return open(f"{folder}/copy", "rb")
 
 
@@ -255,46 +290,7 @@ def _file_system(root: str, _pid: int) -> tuple[Any, str]:
     return system, path
 
 
+@_retried
 def _status(address: str) -> tuple[Any, str, dict[str, Any]]:
     system, path = _system(address)
     return system, path, system.info(path)
-
-
-def _list_files(address: str) -> list[str]:
-    system, path = _system(address)
-    root, pattern = path.rstrip("/"), ""
-    if has_magic(file_name(address)) and not system.exists(path):
-        root = path[: re.search(r"[*?[]", path).start()].rpartition("/")[0]
-        found, pattern = system.glob(path, detail=True).values(), path.removeprefix(root)
-    else:
-        is_folder = "http" in system.protocol and path.endswith("/")
-        found = [{"name": path, "type": "directory"} if is_folder else system.info(path)]
-    below = (system.find(each["name"]) if each["type"] == "directory" else [each["name"]] for each in found)
-    hidden = r"/$" if "/." in pattern else r"/(\.|$)"
-    names = [name for name in {*chain(*below)} if not re.search(hidden, name.removeprefix(root))]
-    if "::" in address:
-        return [join(f"{address.partition('://')[0]}://::{address.partition('::')[2]}", name) for name in names]
-    return names if "file" in system.protocol else [system.unstrip_protocol(name) for name in names]
-
-
-def _retried(address: str, action: Callable[[str], Result]) -> Result:
-    """Returns what an action on an address returns, after retries; raises OSError with the last one's reason."""
-    for number, wait in enumerate((*_WAITS, None), 1):
-        try:
-            return action(address)
-        except Exception as raised:
-            # fsspec's HTTP says that a file is missing, whatever the cause is.
-            error = raised.__cause__ if isinstance(raised, FileNotFoundError) and raised.__cause__ else raised
-            code, answer = getattr(error, "status", None), getattr(error, "response", None)
-            if isinstance(answer, dict):  # S3's
-                code = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
-            permanent = isinstance(error, _PERMANENT)
-            if isinstance(code, int):
-                permanent = 400 <= code < 500 and code not in _TEMPORARY_CODES
-            if permanent or wait is None:
-                reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-                reason = "no such file" if code == 404 or isinstance(error, FileNotFoundError) else reason
-                tries = "" if permanent else f" (tried {number} times)"
-                raise OSError(errno.EIO, shown(f"{reason}{tries}"), shown(address)) from error
-        time.sleep(wait)
-    raise AssertionError("the last wait is None")

@@ -106,7 +106,7 @@ class Connection:
             if noise:
                 self._output.write("stderr", noise if message is None else noise + b"\n")
             if message and "stream" in message:
-                self._output.write(message["stream"], messages.data(message["data"]))
+                self._output.write(message["stream"], message["data"].encode("latin-1"))
             elif message:
                 self._events.put(AgentEvent(self, message))
         errors.join(CLOSE_SECONDS)

@@ -12,7 +12,7 @@ SEPARATOR = b"\x1e"
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
-    """Returns the line of a message; bytes in it become a string, of which `data` returns the bytes."""
+    """Returns the line of a message; bytes in it become a string, in Latin-1."""
     return SEPARATOR + json.dumps(message, default=lambda data: data.decode("latin-1")).encode() + b"\n"
 
 
@@ -20,8 +20,3 @@ def decode(line: bytes) -> tuple[bytes, dict[str, Any] | None]:
     """Returns the text before the message in a line, and the message or None; raises a ValueError if it ends early."""
     noise, separator, text = line.partition(SEPARATOR)
     return noise, json.loads(text) if separator else None
-
-
-def data(text: str) -> bytes:
-    """Returns the bytes that a string in a message stands for."""
-    return text.encode("latin-1")

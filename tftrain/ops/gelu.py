@@ -40,17 +40,9 @@ def geglu(
     """Returns gelu(gate + gate_bias) * (up + up_bias).
 
     Args:
-        gate: [..., columns], fp32, fp16 or bf16.
-        up: like `gate`.
-        gate_bias: [columns], fp32, fp16 or bf16, independent of gate's dtype; or None.
-        up_bias: like `gate_bias`; None if and only if `gate_bias` is None.
-        form: see `bias_gelu`.
-
-    Returns:
-        A tensor like `gate`.
-
-    Raises:
-        tf.errors.InvalidArgumentError: see `bias_gelu`.
+        gate, up: [..., columns], both fp32, fp16 or bf16; so is the result.
+        gate_bias, up_bias: [columns], both fp32, fp16 or bf16, independent of gate's dtype; or both None.
+        form: see `bias_gelu`, also for the errors.
     """
     gate, up, biases = _gated_inputs(gate, up, gate_bias, up_bias)
     return library().tftrain_geglu(gate=gate, up=up, bias=biases, approximate=_approximate(form))

@@ -29,9 +29,8 @@ class Norms:
         self._indices, self._total = [names.index(name) for name in state.names], len(names)
         # A tensor that is whole on every tensor parallel rank counts on the first one.
         self._counts = [1.0 if each.shard.is_divided or mesh.tensor.rank == 0 else 0.0 for each in state.parameters]
-        # The tensors of a store are all sharded or all whole.
-        firsts = (next((item.tensor for item in store if item.tensor is not None), 0) for store in state.slices)
-        self._store_counts = [self._counts[first] for first in firsts]
+        # So does a store, whose tensors are all sharded or all whole.
+        self._store_counts = [0.0 if is_whole and mesh.tensor.rank else 1.0 for is_whole in state.replicated]
 
     def total(self, squares: tf.Tensor, marks: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Adds squares of this rank's stores, fp32 [n], and further values, the marks, fp32 [m], in one vector.

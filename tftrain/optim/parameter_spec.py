@@ -18,12 +18,12 @@ class ParameterSpec(NamedTuple):
     name: str  # its global name, such as `layer_00/attention/query/kernel`
     variable: tf.Variable | None  # this rank's shard, of any floating dtype; None if another pipeline stage has it
     shard: VariableShard | None  # what the variable is of the whole
+    is_summed: bool = False  # whether every tensor parallel rank holds it whole, and its gradient is a sum over them
     # Returns the fp32 value that a master weight starts from; None: the variable's value.
     initial: Callable[[], tf.Tensor] | None = None
     decays: bool = True  # whether it has weight decay and layer adaptation
     group: ParamGroup | None = None
     is_matrix: bool = False  # whether Muon orthogonalizes it
-    is_summed: bool = False  # whether every tensor parallel rank holds it whole, and its gradient is a sum over them
 
 
 def specs(
@@ -34,13 +34,4 @@ def specs(
     by_name = param_groups.of_names(groups, (each.name for each in described))
     for each in described:
         own = made.get(each.name, Parameter(None, None, False, None))
-        yield ParameterSpec(
-            name=each.name,
-            variable=own.variable,
-            shard=own.shard,
-            initial=own.initial,
-            decays=each.decays,
-            group=by_name.get(each.name),
-            is_matrix=each.is_hidden_matrix,
-            is_summed=own.is_summed,
-        )
+        yield ParameterSpec(each.name, *own, each.decays, by_name.get(each.name), each.is_hidden_matrix)

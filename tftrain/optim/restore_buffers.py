@@ -6,8 +6,7 @@ value, may share the buffer too.
 """
 
 import functools
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,39 +24,23 @@ class VariablePiece(NamedTuple):
     elements: slice = slice(None)
 
 
-class RestoreBuffers(Mapping[TensorSlice, np.ndarray]):
-    """Flat memory for pieces: the memory of fp32 variables on the host, and new memory for other variables.
+def restore_buffers(pieces: Iterable[VariablePiece]) -> dict[TensorSlice, np.ndarray]:
+    """Returns flat memory for pieces: the memory of fp32 variables on the host, and new memory for other variables.
 
     Writing elements to a buffer of a variable's memory changes the variable at once. Other tensors that shared that
     memory, such as the initial value, do not change. Release the buffers before training: as long as they exist, an
-    update copies the variable. The memory of a variable is looked up at the first access to one of its pieces. The
-    look-up takes time, so one reading thread does it while others wait for the disk.
+    update copies the variable.
     """
-
-    def __init__(self, pieces: Iterable[VariablePiece]):
-        by_host = {True: {}, False: {}}
-        for piece in pieces:
-            by_host[_on_host(piece.variable)][piece.piece] = piece
-        self._on_host: dict[TensorSlice, VariablePiece] = by_host[True]
-        self._allocated = memory.arrays(by_host[False])
-        self._elements: dict[int, np.ndarray] = {}
-        self._lock = threading.Lock()
-
-    def __getitem__(self, piece: TensorSlice) -> np.ndarray:
-        if piece in self._allocated:
-            return self._allocated[piece]
-        _, variable, elements = self._on_host[piece]
-        with self._lock:
-            if id(variable) not in self._elements:
-                _make_sole_owner(variable)
-                self._elements[id(variable)] = _elements(variable)
-            return self._elements[id(variable)][elements]
-
-    def __iter__(self) -> Iterator[TensorSlice]:
-        return iter({**self._on_host, **self._allocated})
-
-    def __len__(self) -> int:
-        return len({**self._on_host, **self._allocated})
+    pieces, elements = list(pieces), {}
+    for each in pieces:
+        if _on_host(each.variable) and each.variable.ref() not in elements:
+            _make_sole_owner(each.variable)
+            elements[each.variable.ref()] = _elements(each.variable)
+    buffers = memory.arrays(each.piece for each in pieces if each.variable.ref() not in elements)
+    for each in pieces:
+        if each.variable.ref() in elements:
+            buffers[each.piece] = elements[each.variable.ref()][each.elements]
+    return buffers
 
 
 def assign_parts(variable: tf.Variable, parts: Sequence[tuple[slice, np.ndarray]]) -> None:

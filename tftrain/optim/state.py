@@ -17,10 +17,9 @@ import tensorflow as tf
 from tftrain.architecture.shard import VariableShard
 from tftrain.checkpoint.tensor_slice import AVERAGE, MASTER, TensorData, TensorReader, TensorSlice, renamed
 from tftrain.optim.parameter_spec import ParameterSpec
-from tftrain.optim.restore_buffers import RestoreBuffers, VariablePiece, assign_parts
-from tftrain.optim.state_layout import Held, Slice, StateLayout, slice_of
+from tftrain.optim.restore_buffers import VariablePiece, assign_parts, restore_buffers
+from tftrain.optim.state_layout import Held, Slice, held_pieces, saved_pieces, slice_of
 from tftrain.optim.state_split import StateSplit
-from tftrain.optim.weight_shards import WeightShards
 from tftrain.parallel.mesh import Mesh
 from tftrain.parallel.tensor import own_copy
 
@@ -39,7 +38,7 @@ class OptimizerState(tf.Module):
         replicated: for each store, whether every tensor parallel rank holds all of its tensors whole.
         summed: for each store, whether the gradients of its tensors must be summed over the tensor parallel ranks.
         split: how the stores are partitioned over ranks; None: they are whole.
-        weight_shards: gathers the model's variables, if the masters are all that ranks hold of the weights; else None.
+        shards_weights: whether the masters are all that ranks hold of the weights; the model's variables are released.
     """
 
     def __init__(
@@ -65,10 +64,9 @@ class OptimizerState(tf.Module):
         super().__init__(name="optimizer_state")
         self.parameters, self.split, mesh = list(parameters), split, mesh or Mesh()
         self.names, self.targets = [each.name for each in parameters], [each.variable for each in parameters]
-        group, replicas = split.group if split else mesh.data, mesh.replicas
-        held, buckets = {each.name: slice_of(each.shard) for each in parameters}, split.buckets if split else None
-        ranks = group.rank, group.size, (replicas.rank, replicas.size)
-        self._layout = StateLayout(held, slots, buckets, *ranks)
+        pieces, buckets = {each.name: slice_of(each.shard) for each in parameters}, split.buckets if split else None
+        self._pieces = functools.partial(held_pieces, pieces, slots, buckets, split.group.rank if split else 0)
+        self._copies = mesh.replicas if split else mesh.data
         if split:
             self.slices = split.slices
             values = split.take(lambda index: _initial(self.parameters[index], shards_weights))
@@ -79,7 +77,7 @@ class OptimizerState(tf.Module):
                 each.variable if each.variable.dtype == tf.float32 else _state(f"{MASTER}/{each.name}", _initial(each))
                 for each in parameters
             ]
-        self.weight_shards = WeightShards(split, self.names, self.targets, self.masters) if shards_weights else None
+        self.shards_weights = shards_weights
         firsts = [self.parameters[bucket.tensors[0]] for bucket in split.buckets] if split else self.parameters
         self.replicated = [not first.shard.is_divided for first in firsts]
         self.summed = [first.is_summed for first in firsts]
@@ -118,16 +116,22 @@ class OptimizerState(tf.Module):
 
         Variables of sharded weights stay released.
         """
-        if self.weight_shards:
+        if self.shards_weights:
             return
-        if self.split:
-            for number, (bucket, master) in enumerate(zip(self.split.buckets, self.masters, strict=True)):
-                part = tf.cast(master, self.targets[bucket.tensors[0]].dtype)
-                for index, value in self.split.gather(number, part, f"weights.{number}"):
-                    self.targets[index].assign(value, read_value=False)
-            return
+        for number in range(len(self.masters)) if self.split else ():
+            for variable, value in self.gathered(number, f"weights.{number}"):
+                variable.assign(value, read_value=False)
         for number, variable in self.copies().items():
             variable.assign(tf.cast(self.masters[number], variable.dtype), read_value=False)
+
+    def gathered(self, bucket: int, name: str) -> Iterator[tuple[tf.Variable, tf.Tensor]]:
+        """Yields the model's variables of a bucket with the weights of all ranks; every rank must call it.
+
+        The name is unique in a graph.
+        """
+        dtype = self.targets[self.split.buckets[bucket].tensors[0]].dtype
+        for index, value in self.split.gather(bucket, tf.cast(self.masters[bucket], dtype), name):
+            yield self.targets[index], value
 
     def tensors_to_save(self) -> Iterator[TensorData]:
         """Yields the pieces that this rank saves, eagerly; all ranks together save each element of each tensor once.
@@ -149,11 +153,11 @@ class OptimizerState(tf.Module):
 
     @functools.cached_property
     def _saved(self) -> list[Held]:
-        return list(self._layout.saved())
+        return list(saved_pieces(self._pieces(), self._copies.rank, self._copies.size))
 
-    def restore_buffers(self) -> RestoreBuffers:
+    def restore_buffers(self) -> dict[TensorSlice, np.ndarray]:
         """Returns the pieces that `load` reads, and flat memory for them."""
-        return RestoreBuffers(self._held())
+        return restore_buffers(self._held())
 
     def load(self, reader: TensorReader) -> None:
         """Reads this rank's pieces and publishes the weights, on all ranks together; raises as `TensorReader.read`.
@@ -176,7 +180,7 @@ class OptimizerState(tf.Module):
 
     def _held(self) -> Iterator[VariablePiece]:
         """Yields every piece on this rank, in the order of kinds and stores."""
-        for held in self._layout.held():
+        for held in self._pieces():
             yield VariablePiece(held.piece, self._store(held.kind, held.store), held.elements)
 
     def _store(self, kind: str, store: int) -> tf.Variable:

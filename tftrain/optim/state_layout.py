@@ -11,7 +11,7 @@ This module loads no TensorFlow.
 import heapq
 import itertools
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tftrain.architecture.shard import VariableShard
@@ -36,31 +36,31 @@ class Bucket(NamedTuple):
     offsets: tuple[int, ...]  # where each begins in the bucket; between them lies padding, if anything
     bounds: tuple[int, ...]  # rank r owns the elements from bounds[r] to bounds[r + 1]; the last is the bucket's size
 
-    @property
-    def shard_sizes(self) -> list[int]:
-        """Elements that each rank owns."""
-        return [stop - start for start, stop in itertools.pairwise(self.bounds)]
+    def range_of(self, rank: int | None) -> tuple[int, int]:
+        """Returns start and stop of a rank's shard; None: of the whole bucket."""
+        return (0, self.bounds[-1]) if rank is None else (self.bounds[rank], self.bounds[rank + 1])
 
-    def owned(self, rank: int, sizes: Sequence[int]) -> Iterator[tuple[int, slice, slice]]:
+    def owned(self, rank: int | None, sizes: Sequence[int]) -> Iterator[tuple[int, slice, slice]]:
         """Yields, for each tensor that a rank owns elements of: index, range in the rank's shard, range in the tensor.
 
-        `sizes` are the elements of all tensors.
+        `sizes` are the elements of all tensors. For the rank, see `range_of`.
         """
-        start, stop = self.bounds[rank], self.bounds[rank + 1]
+        start, stop = self.range_of(rank)
         for tensor, offset in zip(self.tensors, self.offsets, strict=True):
             first, last = max(offset, start), min(offset + sizes[tensor], stop)
             if first < last:
                 yield tensor, slice(first - start, last - start), slice(first - offset, last - offset)
 
-    def slices(self, rank: int, sizes: Sequence[int]) -> list[Slice]:
-        """Returns the slices of a rank's shard, in order; `sizes` are those of all tensors."""
+    def slices(self, rank: int | None, sizes: Sequence[int]) -> list[Slice]:
+        """Returns the slices of a rank's shard, in order; see `owned`."""
         position, slices = 0, []
         for tensor, range_, _ in self.owned(rank, sizes):
             if range_.start > position:
                 slices.append(Slice(None, range_.start - position))
             slices.append(Slice(tensor, range_.stop - range_.start))
             position = range_.stop
-        left = self.shard_sizes[rank] - position
+        start, stop = self.range_of(rank)
+        left = stop - start - position
         return [*slices, Slice(None, left)] if left else slices
 
 
@@ -178,52 +178,36 @@ class Held(NamedTuple):
     elements: slice  # where the piece is among the elements of that variable
 
 
-class StateLayout:
-    """The pieces of one rank."""
+def held_pieces(
+    pieces: Mapping[str, TensorSlice], slots: Mapping[str, Sequence[str]], buckets: Sequence[Bucket] | None, rank: int
+) -> Iterator[Held]:
+    """Yields every piece that a rank holds, in the order of kinds and stores.
 
-    def __init__(
-        self,
-        pieces: Mapping[str, TensorSlice],
-        slots: Mapping[str, Sequence[str]],
-        buckets: Sequence[Bucket] | None,
-        rank: int,
-        ranks: int,
-        replica: tuple[int, int] = (0, 1),
-    ):
-        """Takes, by name, the piece of the whole tensor that a variable of the model holds, and the rule's slots.
-
-        The data parallel ranks, of which this is one, partition the state by buckets; None: each holds all of it. With
-        buckets, `replica` is this rank and the number of those that hold the same shards.
-        """
-        self._pieces, self._buckets = list(pieces.values()), buckets
-        self._kinds = tuple(dict.fromkeys([MASTER, *itertools.chain.from_iterable(slots.values())]))
-        self._has = [{MASTER, *slots[name]} for name in pieces]
-        self._rank, self._ranks = rank, ranks
-        self._copy, self._copies = (rank, ranks) if buckets is None else replica
-        self._sizes = [piece.size for piece in self._pieces]
-
-    def held(self) -> Iterator[Held]:
-        """Yields every piece on this rank, in the order of kinds and stores."""
-        for kind in self._kinds:
-            if self._buckets is None:
-                for index, piece in enumerate(self._pieces):
-                    if piece.size and kind in self._has[index]:
-                        yield Held(renamed(piece, kind), kind, index, slice(None))
-                continue
-            for number, bucket in enumerate(self._buckets):
-                for index, in_store, in_tensor in bucket.owned(self._rank, self._sizes):
-                    if kind not in self._has[index]:
-                        continue
-                    part = self._pieces[index].part(in_tensor.start, in_tensor.stop)
+    Args:
+        pieces, slots: by name, the piece of the whole tensor that a variable of the model holds, and the rule's slots.
+        buckets, rank: by which the data parallel ranks partition the state; None: each holds all of it; and this rank.
+    """
+    sizes = [piece.size for piece in pieces.values()]
+    for kind in dict.fromkeys([MASTER, *itertools.chain.from_iterable(slots.values())]):
+        of_kind = {number: each for number, each in enumerate(pieces) if kind in (MASTER, *slots[each])}
+        if buckets is None:
+            every = ((number, renamed(pieces[name], kind)) for number, name in of_kind.items() if sizes[number])
+            yield from (Held(piece, kind, number, slice(None)) for number, piece in every)
+            continue
+        for number, bucket in enumerate(buckets):
+            for index, in_store, in_tensor in bucket.owned(rank, sizes):
+                if index in of_kind:
+                    part = pieces[of_kind[index]].part(in_tensor.start, in_tensor.stop)
                     yield Held(renamed(part, kind), kind, number, in_store)
 
-    def saved(self) -> Iterator[Held]:
-        """Yields the pieces that this rank saves; all ranks together save each element of each tensor once.
 
-        Ranks that hold the same pieces share them evenly.
-        """
-        held = [each for each in self.held() if each.piece.replica_id == 0]
-        for index, start, stop in even_parts([each.piece for each in held], self._copies, self._copy):
-            piece = held[index]
-            first = piece.elements.start or 0
-            yield piece._replace(piece=piece.piece.part(start, stop), elements=slice(first + start, first + stop))
+def saved_pieces(held: Iterable[Held], copy: int, copies: int) -> Iterator[Held]:
+    """Yields those of a rank's pieces that it saves; all ranks together save each element of each tensor once.
+
+    The ranks that hold the same pieces, of which this is one of `copies`, share them evenly.
+    """
+    held = [each for each in held if each.piece.replica_id == 0]
+    for index, start, stop in even_parts([each.piece for each in held], copies, copy):
+        piece = held[index]
+        first = piece.elements.start or 0
+        yield piece._replace(piece=piece.piece.part(start, stop), elements=slice(first + start, first + stop))

@@ -66,12 +66,8 @@ class StateSplit:
 
     def _flat(self, bucket: Bucket, tensors: Mapping[int, tf.Tensor], dtype: tf.DType) -> tf.Tensor:
         """Returns a bucket of whole tensors, with zeros as padding."""
-        pieces, position = [], 0
-        for tensor, offset in zip(bucket.tensors, bucket.offsets, strict=True):
-            if offset > position:
-                pieces.append(tf.zeros([offset - position], dtype))
-            pieces.append(tf.reshape(tf.cast(tensors[tensor], dtype), [-1]))
-            position = offset + self._sizes[tensor]
-        if bucket.bounds[-1] > position:
-            pieces.append(tf.zeros([bucket.bounds[-1] - position], dtype))
+        pieces = [
+            tf.zeros([size], dtype) if tensor is None else tf.reshape(tf.cast(tensors[tensor], dtype), [-1])
+            for tensor, size in bucket.slices(None, self._sizes)
+        ]
         return tf.concat(pieces, axis=0)

@@ -33,12 +33,16 @@ class Update:
         """
         self._rule, self._fused, self._state, self._norms = rule, fused, state, norms
         self._orthogonalization = orthogonalization
-        self._is_adapted = [each.decays for each in state.parameters]
-        groups = [each.group or ParamGroup(each.name) for each in state.parameters]
-        decays = [rule.config.weight_decay if adapted else 0.0 for adapted in self._is_adapted]
-        of_groups = zip(groups, decays, strict=True)
-        self._decays = [decay if group.weight_decay is None else group.weight_decay for group, decay in of_groups]
-        self._multipliers = [group.rate for group in groups]
+        # By tensor, None for padding: weight decay, factor of the learning rate, and whether the rule adapts that.
+        self._decays: dict[int | None, float] = {None: 0.0}
+        self._multipliers: dict[int | None, float] = {None: 1.0}
+        self._adapts: dict[int | None, bool] = {None: False}
+        for tensor, each in enumerate(state.parameters):
+            group = each.group or ParamGroup(each.name)
+            decay = rule.config.weight_decay if each.decays else 0.0
+            self._decays[tensor] = decay if group.weight_decay is None else group.weight_decay
+            self._multipliers[tensor] = group.rate
+            self._adapts[tensor] = rule.adapts_layers and (rule.adapts_undecayed or each.decays)
 
     def squared_norms(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
         """Returns the sum of squares of each gradient, fp32 [stores]."""
@@ -50,7 +54,7 @@ class Update:
         """Updates every store; `gradients` are one for each, of any floating dtype."""
         if self._fused:
             calls = list(self._fused_calls(gradients, scalars))
-            has_rates = self._rule.adapts_layers or set(self._multipliers) != {1.0}
+            has_rates = self._rule.adapts_layers or set(self._multipliers.values()) != {1.0}
             rates = (lambda squares: self._fused_rates(squares, scalars)) if has_rates else None
             self._rule.fused_update(calls, rates)
             if self._state.split:
@@ -83,7 +87,7 @@ class Update:
                 new, update, measure = self._advance(gradient, slots, state.slices[index], scalars)
                 update = self._with_decay(update, weight, index)
                 rate = scalars.learning_rate * self._multipliers[index]
-                if self._adapts(index):
+                if self._adapts[index]:
                     rate *= self._rule.layer_factor(*self._rule.layer_sums(weight, update, measure))
                 weight = rules.next_weight(weight, update, rate)
                 targets = [*zip(slots, new, strict=True), (master, weight)]
@@ -141,27 +145,18 @@ class Update:
             yield item, weight, self._with_decay(piece, weight, item.tensor)
 
     def _with_decay(self, update: tf.Tensor, weight: tf.Tensor, tensor: int | None) -> tf.Tensor:
-        decay = self._weight_decay(tensor)
+        decay = self._decays[tensor]
         return update + decay * weight if decay else update
-
-    def _weight_decay(self, tensor: int | None) -> float:
-        return 0.0 if tensor is None else self._decays[tensor]
 
     def _scaled(self, tensors: Sequence[int | None], scalars: UpdateScalars) -> list[tf.Tensor]:
         """Returns the learning rate of each slice without the layer's factor, fp32 scalars."""
-        factors = {tensor: 1.0 if tensor is None else self._multipliers[tensor] for tensor in tensors}
-        rates = {factor: scalars.learning_rate * factor for factor in set(factors.values())}
-        return [rates[factors[tensor]] for tensor in tensors]
+        rates = {factor: scalars.learning_rate * factor for factor in {self._multipliers[each] for each in tensors}}
+        return [rates[self._multipliers[tensor]] for tensor in tensors]
 
     def _assign(self, master: tf.Variable, pieces: Sequence[tuple], rates: Sequence[tf.Tensor]) -> tf.Operation:
         pairs = zip(pieces, rates, strict=True)
         new = [tf.reshape(rules.next_weight(weight, update, rate), [-1]) for (_, weight, update), rate in pairs]
         return master.assign(tf.reshape(tf.concat(new, 0), master.shape), read_value=False)
-
-    def _adapts(self, tensor: int | None) -> bool:
-        """Returns whether the rule adapts the learning rate of a tensor; None is padding."""
-        rule = self._rule
-        return rule.adapts_layers and tensor is not None and (rule.adapts_undecayed or self._is_adapted[tensor])
 
     def _rates(
         self, tensors: Sequence[int | None], first: tf.Tensor, second: tf.Tensor, scalars: UpdateScalars
@@ -174,7 +169,7 @@ class Update:
         if not self._rule.adapts_layers:
             return rates
         factors = self._rule.layer_factor(*self._norms.of_tensors(tensors, first, second))
-        return rates * tf.where([self._adapts(tensor) for tensor in tensors], factors, 1.0)
+        return rates * tf.where([self._adapts[tensor] for tensor in tensors], factors, 1.0)
 
     def _fused_rates(self, squares: Sequence[lamb.Squares], scalars: UpdateScalars) -> list[tf.Tensor]:
         tensors = [tensors for _, tensors, _ in self._fused_stores()]
@@ -201,7 +196,7 @@ class Update:
         state, copies = self._state, self._state.copies()
         for stores, tensors, sizes in self._fused_stores():
             slots = {slot.rpartition("_")[2]: state.slots[slot][stores] for slot in self._rule.slots}
-            decays, epsilon = [self._weight_decay(tensor) for tensor in tensors], self._rule.config.adam_epsilon
+            decays, epsilon = [self._decays[tensor] for tensor in tensors], self._rule.config.adam_epsilon
             settings = {"weight_decays": decays, "epsilon": epsilon, "segments": sizes, "copies": copies}
             yield FusedUpdate(gradients[stores], weights=state.masters[stores], scalars=scalars, **slots, **settings)
 

@@ -7,6 +7,7 @@ Collectives must stay out of XLA-compiled functions, and their results must be u
 perhaps on some ranks only.
 """
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -66,7 +67,8 @@ def reduce_scatter_sum(group: Group, tensor: tf.Tensor, bounds: Sequence[int], n
         # and sends the sums to their owners: no rank receives more than `n` numbers at once.
         even = [rank * length // group.size for rank in range(group.size + 1)]
         part = reduce_scatter_sum(group, tensor, even, f"{name}.even_parts")
-        return tf.cast(_move(group, part, even, bounds, name), tf.float32)
+        splits = np.diff(np.clip(bounds, even[group.rank], even[group.rank + 1]))
+        return tf.cast(tf.ensure_shape(_all_to_all(group, part, splits, name), [own]), tf.float32)
     if has_nccl() and np.all(sizes == own):
         part = _together(group, "reduce-scatter", name, [tensor], lambda by, given: by.reduce_scatter(given[0]))
         return tf.cast(tf.ensure_shape(part, [own]), tf.float32)
@@ -166,9 +168,9 @@ def gather_bytes(group: Group, data: bytes, name: str) -> list[bytes]:
     return [part[:-1].tobytes() for part in np.split(rows, np.cumsum(lengths + 1)[:-1])]
 
 
-def gather_texts(group: Group, text: str, name: str) -> list[str]:
-    """Returns the text of every rank in rank order, see `gather_bytes`."""
-    return [data.decode() for data in gather_bytes(group, text.encode(), name)]
+def gather_values(group: Group, value: Any, name: str) -> list[Any]:
+    """Returns the value of every rank, in JSON's types, in rank order, see `gather_bytes`."""
+    return [json.loads(data) for data in gather_bytes(group, json.dumps(value).encode(), name)]
 
 
 def is_peer_failure(error: BaseException) -> bool:
@@ -195,13 +197,6 @@ def transport() -> str:
         return "through host memory: Horovod has no NCCL"
     number = hvd.nccl_built()  # such as 23203
     return f"by NCCL {number // 10000}.{number // 100 % 100}.{number % 100}"
-
-
-def _move(group: Group, part: tf.Tensor, before: Sequence[int], after: Sequence[int], name: str) -> tf.Tensor:
-    """Sends this rank's part of a flat tensor, by the bounds `before`, to its owners by the bounds `after`."""
-    first, last = before[group.rank], before[group.rank + 1]
-    splits = np.diff(np.clip(after, first, last))
-    return tf.ensure_shape(_all_to_all(group, part, splits, name), [after[group.rank + 1] - after[group.rank]])
 
 
 def _all_to_all(group: Group, tensor: tf.Tensor, splits: Sequence[int] | np.ndarray, name: str) -> tf.Tensor:

@@ -65,9 +65,8 @@ def require_same(mesh: Mesh, facts: Mapping[str, Facts], name: str, host: str = 
         for rank in ranks
     ):
         return
-    text = json.dumps([host, {kind: dict(facts[kind]) for kind in facts}])
-    rows = [json.loads(row) for row in collectives.gather_texts(mesh.world, text, f"consistency.{name}.texts")]
-    hosts, messages = zip(*rows, strict=True)
+    own = host, {kind: dict(facts[kind]) for kind in facts}
+    hosts, messages = zip(*collectives.gather_values(mesh.world, own, f"consistency.{name}.texts"), strict=True)
     words = "; ".join(differences(messages, groups, most, hosts if len(set(hosts)) > 1 else None))
     raise AgreedMeshError(f"the ranks disagree: {words}; start all with the same flags, environment, packages and data")
 

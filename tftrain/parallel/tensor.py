@@ -100,14 +100,8 @@ class TensorRanks(NamedTuple):
         """
         if not self.divide_sequence:
             return x
-
-        @tf.custom_gradient
-        def gather(x: tf.Tensor):
-            whole = self._gather(x, f"{name}/collect")
-            first, end = self.own_tokens(whole.shape[1])
-            return whole, lambda dy: dy[:, first:end]
-
-        return gather(x)
+        first, end = self.own_tokens(self.group.size * x.shape[1])
+        return _with_gradient(x, lambda x: self._gather(x, f"{name}/collect"), lambda dy: dy[:, first:end])
 
     def entered_products(
         self, x: tf.Tensor, kernels: Sequence[tf.Variable], name: str, keep: bool = True

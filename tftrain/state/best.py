@@ -1,6 +1,5 @@
 """The best checkpoint of a run by a score of its evaluations, and the end of a run that does not get better."""
 
-import json
 import logging
 import math
 from pathlib import Path
@@ -22,15 +21,15 @@ class Best:
         The patience is the number of evaluations in a row without a better score that ends a run; 0: none does.
         """
         self.metric, self._patience, self._mesh, self._output_dir = metric, patience, mesh, output_dir
-        text = ""
+        before: list[tuple[int, float | None]] = []
         if mesh.is_chief and (stored := scores.read(output_dir)):
             if stored.metric == metric:
-                text = json.dumps([[each.step, each.value] for each in stored.evaluations])
+                before = [(each.step, each.value) for each in stored.evaluations]
             elif best := stored.best:
                 what = f"the best score so far, after step {best.step}, is of {stored.metric}"
                 logger.warning(f"{what}: by {metric} it no longer counts, nor does it keep its checkpoint")
-        text = collectives.gather_texts(mesh.world, text, "best.before")[0]
-        self._scores = Scores(metric, [Score(*each) for each in json.loads(text or "[]")])
+        before = collectives.gather_values(mesh.world, before, "best.before")[0]
+        self._scores = Scores(metric, [Score(*each) for each in before])
         self.has_lost_best = self.go_back(done)
 
     def observe(self, step: int, value: float) -> bool:

@@ -173,28 +173,20 @@ class Checkpoints:
         `saved` is the schedule in the manifest, see `manifest_metadata`: unvalidated JSON.
         """
         config, done = self._run.config, int(self._run.optimizer.step)
-        now = {"max_steps": config.run.max_steps, **{name: getattr(config.optimizer, name) for name in OF_SCHEDULE}}
+        max_steps = config.run.max_steps
+        now = {"max_steps": max_steps, **{name: getattr(config.optimizer, name) for name in OF_SCHEDULE}}
         lengths = ("max_steps", "warmup_steps", "decay_steps")
         if not isinstance(saved, dict) or all(saved.get(name) == now[name] for name in lengths):
             return []
         try:
             length, older = saved["max_steps"], changed(config, {name: saved.get(name, now[name]) for name in now})
-            before, after = (
-                float(
-                    learning_rate(
-                        run.optimizer, run_length(run.run.max_steps, run.timeline), tf.constant(step, tf.int64)
-                    )
-                )
-                for run, step in ((older, max(done - 1, 0)), (config, done))
-            )
+            schedules = [(each.optimizer, run_length(each.run.max_steps, each.timeline)) for each in (older, config)]
+            steps = tf.constant([max(done - 1, 0), done], tf.int64)
+            before, after = (float(learning_rate(*each, step)) for each, step in zip(schedules, steps, strict=True))
         except (ArithmeticError, LookupError, TypeError, ValueError):
             return []
-        change = "stretched" if config.run.max_steps > length else "shortened"
-        what = (
-            f"{change} to {config.run.max_steps} steps"
-            if config.run.max_steps != length
-            else "of another warm-up or decay"
-        )
+        change = "stretched" if max_steps > length else "shortened"
+        what = f"{change} to {max_steps} steps" if max_steps != length else "of another warm-up or decay"
         return [f"learning rate {before:.1e} at step {done} -> {after:.1e}: the schedule is {what}"]
 
     def _check_tensors(self, reader: Reader) -> None:

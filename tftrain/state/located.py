@@ -65,7 +65,7 @@ def output_problems(settings: RunConfig) -> list[Problem]:
         with tempfile.NamedTemporaryFile(dir=target, prefix=".") as file:
             if is_address(settings.output_dir):
                 target = settings.output_dir
-                addresses.upload(file.name, probe := addresses.join(target, os.path.basename(file.name)))
+                addresses.upload(probe := addresses.join(target, os.path.basename(file.name)), file.name)
                 addresses.remove(probe)
             return []
     except OSError as error:

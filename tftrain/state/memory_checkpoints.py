@@ -12,7 +12,6 @@ another one, and older copies are worth nothing from that moment on.
 """
 
 import contextlib
-import json
 import logging
 import secrets
 import shutil
@@ -247,6 +246,4 @@ class MemoryCheckpoints:
         self._has_warned = True
 
     def _gather(self, value: Any, name: str) -> Sequence[Any]:
-        """Returns the value of every rank, which is JSON."""
-        texts = collectives.gather_texts(self._mesh.world, json.dumps(value), f"memory.{name}")
-        return [json.loads(text) for text in texts]
+        return collectives.gather_values(self._mesh.world, value, f"memory.{name}")

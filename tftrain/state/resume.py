@@ -1,7 +1,6 @@
 """Chooses the checkpoint that a run continues from: all ranks see one folder, check it together, choose the same."""
 
 import functools
-import json
 import logging
 import secrets
 import time
@@ -44,7 +43,7 @@ def require_shared(output_dir: str, mesh: Mesh) -> None:
             token.touch()
         except OSError as error:
             problem = f"{checkpoints}: can't be written to: {error.strerror}"
-    (problem, *_) = collectives.gather_texts(mesh.world, problem, "shared.made")
+    (problem, *_) = collectives.gather_values(mesh.world, problem, "shared.made")
     if problem:
         raise AgreedCheckpointError(problem)
     end = time.monotonic() + VISIBLE_SECONDS
@@ -132,7 +131,7 @@ def _found(run: RunConfig, mesh: Mesh) -> list[Path]:
     if mesh.is_chief:
         here = folder.find(run.folder)
         names = [path.name for path in (*_only_at_address(run.output_dir, here), *here)]
-    names = json.loads(collectives.gather_texts(mesh.world, json.dumps(names), "resume.found")[0])
+    names = collectives.gather_values(mesh.world, names, "resume.found")[0]
     return [folder.checkpoint_folder(run.folder) / name for name in names]
 
 
@@ -186,8 +185,7 @@ def _checked(path: Path, mesh: Mesh, wanted: Mapping[TensorSlice, np.ndarray], c
         reader.verify(mesh.rank, mesh.size, wanted, check)
     except (CheckpointError, OSError) as error:
         problem = str(error)
-    texts = collectives.gather_texts(mesh.world, json.dumps([problem, digest]), "resume.checked")
-    results = [json.loads(text) for text in texts]
+    results = collectives.gather_values(mesh.world, [problem, digest], "resume.checked")
     for rank, (problem, digest) in enumerate(results):
         if problem:
             return None, problem

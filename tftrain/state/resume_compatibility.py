@@ -3,10 +3,9 @@
 Each flag's declaration says whether it may, see `tftrain.config.fields.ON_RESUME`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tftrain.checkpoint.errors import AgreedCheckpointError
 from tftrain.config import phases
@@ -48,7 +47,7 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
         CheckpointError: it is not a checkpoint of this configuration; the message lists every difference.
     """
     saved, of_kind = _flags(run, path), kinds()
-    differences = _Differences(set(config.checkpoint.change_on_resume.split(",")))
+    differences: list[_Difference] = []
     has_phases = bool(config.data.phases or saved.get("phases"))
     if has_phases:
         other = changed(config, {name: saved[name] for name in ("phases", *phases.FLAGS) if name in saved})
@@ -60,22 +59,27 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
             raise AgreedCheckpointError(f"{path}: its manifest has phases that can't be read: {error}") from error
         texts = {phases.without(each.data.phases, "micro_batch_size", phases.FOLLOWING) for each in (config, other)}
         if now != before:
-            differences.add("phases", _phase_changes(now, before, compared), "named")
+            differences.append(_Difference("named", "phases", _phase_changes(now, before, compared)))
         elif len(texts) > 1:
-            differences.add("phases", f"other --phases after its {consumed} samples than it was saved with", "logged")
+            words = f"other --phases after its {consumed} samples than it was saved with"
+            differences.append(_Difference("logged", "phases", words))
     for name, value in _plain(config).items():
         kind, before = of_kind.get(name), saved.get(name)
         if not (kind is None or _same(name, before, value) or (has_phases and name in ("phases", *phases.FLAGS))):
-            differences.add(name, f"--{name}={value}, saved with {before}", kind, instead=f"--{name}={before}")
+            words = f"--{name}={value}, saved with {before}"
+            differences.append(_Difference(kind, name, words, f"--{name}={before}"))
     for what, value in data.items():
         if (before := _data(run).get(what)) != value:
             kind = "fixed" if what in (VOCABULARY, CHAT_TEMPLATE) and before is not None else "logged"
             instead = f"the data with that {what.removeprefix('the ')}"
-            differences.add(what, f"{what}: {value}, saved with {before}", kind, instead)
-    if advice := differences.advice():
-        reasons = "; ".join([*differences.refused, *differences.named.values(), *advice])
+            differences.append(_Difference(kind, what, f"{what}: {value}, saved with {before}", instead))
+    permitted = config.checkpoint.change_on_resume.split(",")
+    refused = [each for each in differences if each.kind == "fixed"]
+    unnamed = [each for each in differences if each.kind == "named" and each.name not in permitted]
+    if refused or unnamed:
+        reasons = "; ".join([*(each.words for each in refused + unnamed), *_advice(refused, unnamed)])
         raise AgreedCheckpointError(f"{path}: not a checkpoint of this configuration: {reasons}")
-    return differences.logged
+    return [f"resuming with {each.words}" for each in differences]
 
 
 def attention_changes(model: ModelConfig, now: Mapping[str, Any], saved: Any) -> list[str]:
@@ -93,32 +97,23 @@ def attention_changes(model: ModelConfig, now: Mapping[str, Any], saved: Any) ->
     return lines
 
 
-@dataclass
-class _Differences:
-    """What differs between a run and its checkpoint, in words."""
+class _Difference(NamedTuple):
+    """What differs between a run and its checkpoint."""
 
-    permitted: Collection[str]  # the names in --change_on_resume
-    refused: dict[str, str] = field(default_factory=dict)  # differences that can't be, and what to give instead
-    named: dict[str, str] = field(default_factory=dict)  # those that must be meant, by the flag that permits them
-    logged: list[str] = field(default_factory=list)  # lines for the log
+    kind: str  # fixed, named or logged
+    name: str  # the flag, or what of the data
+    words: str
+    instead: str = ""  # what to give
 
-    def add(self, name: str, words: str, kind: str, instead: str = "") -> None:
-        """Adds a difference of a flag, or of data, of a kind."""
-        if kind == "fixed":
-            self.refused[words] = instead
-        elif kind == "named" and name not in self.permitted:
-            self.named[name] = words
-        else:
-            self.logged.append(f"resuming with {words}")
 
-    def advice(self) -> list[str]:
-        """Returns what to do about differences that are refused or not named."""
-        instead = " ".join(self.refused.values())
-        advice = [f"give {instead} or choose another checkpoint with --resume"] if self.refused else []
-        if self.named:
-            names = ",".join(self.named)
-            advice.append(f"leave out {names} to go on as before, or add --change_on_resume={names} if that is meant")
-        return advice
+def _advice(refused: Sequence[_Difference], unnamed: Sequence[_Difference]) -> Iterator[str]:
+    """Yields what to do about differences that can't be, and about those that must be meant."""
+    if refused:
+        instead = " ".join(each.instead for each in refused)
+        yield f"give {instead} or choose another checkpoint with --resume"
+    if unnamed:
+        names = ",".join(each.name for each in unnamed)
+        yield f"leave out {names} to go on as before, or add --change_on_resume={names} if that is meant"
 
 
 def _phase_changes(now: list, before: list, named: Sequence[str]) -> str:

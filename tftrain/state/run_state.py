@@ -6,7 +6,6 @@ function of the seed and of these.
 
 import contextlib
 import zlib
-from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
@@ -216,10 +215,10 @@ class Run:
         yield from (piece for piece, _ in self._counter_pieces() if piece.replica_id == 0)
         yield from self.optimizer.state.pieces_to_save()
 
-    def restore_buffers(self) -> Mapping[TensorSlice, np.ndarray]:
+    def restore_buffers(self) -> dict[TensorSlice, np.ndarray]:
         """Returns the pieces that `load` reads, each with flat memory: that of the variable if it is on the host."""
         counters = memory.arrays(piece for piece, _ in self._counter_pieces())
-        return ChainMap(counters, self.optimizer.state.restore_buffers())
+        return counters | self.optimizer.state.restore_buffers()
 
     def load(self, reader: TensorReader) -> None:
         """Restores this rank's part of a checkpoint that holds all of `tensor_shapes`."""

@@ -99,7 +99,7 @@ class Uploads:
                 self._thread.join(max(0.0, min(ROUND_SHARE * stall_shutdown_seconds(), left)))
                 late = f"the server has not taken it within {self._seconds:.0f} s" if left <= 0 else _WAITING
                 state = late if self._thread.is_alive() else self.problem
-            state = collectives.gather_texts(self._mesh.world, state, "uploaded")[0]
+            state = collectives.gather_values(self._mesh.world, state, "uploaded")[0]
         if state:
             where = f"--output_dir={self._address}: the last upload has failed: {state}"
             raise FailedSavesError(f"{where}; {self._folder} has all: start the same command again to upload it")
@@ -128,7 +128,7 @@ class Uploads:
         path = join(self._address, _OWNER)
         if not self._has_begun:
             durable.write(self._folder / _OWNER, self._owner.encode())
-            addresses.upload(self._folder / _OWNER, path)
+            addresses.upload(path, self._folder / _OWNER)
             self._has_begun = True
         elif (owner := addresses.read_small(path, 1 << 12).decode(errors="replace")) != self._owner:
             raise OSError(errno.EBUSY, f"another run has begun there, on {owner.partition(' ')[0]}", self._address)
@@ -170,15 +170,15 @@ class Uploads:
         status = path.stat()
         state = status.st_mtime_ns, status.st_size
         if self._uploaded.get(path) != state:
-            addresses.upload(path, join(self._address, path.relative_to(self._folder).as_posix()))
+            addresses.upload(join(self._address, path.relative_to(self._folder).as_posix()), path)
             self._uploaded[path] = state
 
     def _copy_checkpoint(self, path: Path) -> None:
         target = join(self._address, CHECKPOINTS, path.name)
         try:
             shards = [name for name in os.listdir(path) if name != manifest.NAME]
-            addresses.in_parallel(lambda name: addresses.upload(path / name, join(target, name)), shards)
-            addresses.upload(path / manifest.NAME, join(target, manifest.NAME))
+            addresses.in_parallel(lambda name: addresses.upload(join(target, name), path / name), shards)
+            addresses.upload(join(target, manifest.NAME), path / manifest.NAME)
         except OSError:
             if (path / manifest.NAME).exists():
                 raise

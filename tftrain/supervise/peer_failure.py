@@ -70,22 +70,15 @@ def on_forgotten_collective(
         del answers[:-1]
         return not (is_answered and answers[-1])
 
-    watch = (has_ended, is_waiting, end_process, abort)
+    def watch() -> None:
+        # It counts its own ticks, so that the time in which a process was stopped does not count.
+        ticks = 0
+        while ticks < FORGOTTEN_SECONDS / TICK_SECONDS:
+            time.sleep(TICK_SECONDS)
+            ticks = ticks + 1 if has_ended() and is_waiting() else 0
+            if ticks == ABORT_SECONDS / TICK_SECONDS:
+                abort()
+        end_process()
+
     threading.Thread(target=ask, name="state of Horovod", daemon=True).start()
-    threading.Thread(target=_watch, args=watch, name="forgotten collectives", daemon=True).start()
-
-
-def _watch(
-    has_ended: Callable[[], bool],
-    is_waiting: Callable[[], bool],
-    end_process: Callable[[], None],
-    abort: Callable[[], None],
-) -> None:
-    # It counts its own ticks, so that the time in which a process was stopped does not count.
-    ticks = 0
-    while ticks < FORGOTTEN_SECONDS / TICK_SECONDS:
-        time.sleep(TICK_SECONDS)
-        ticks = ticks + 1 if has_ended() and is_waiting() else 0
-        if ticks == ABORT_SECONDS / TICK_SECONDS:
-            abort()
-    end_process()
+    threading.Thread(target=watch, name="forgotten collectives", daemon=True).start()

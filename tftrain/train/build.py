@@ -88,10 +88,8 @@ def build(config: TrainConfig, inputs: Inputs, mesh: Mesh, watchdog: Watchdog, u
 
 def observers_of(built: Built, signals: Signals) -> list[Observer]:
     """Returns the observers of a run's steps, in the order in which they are called."""
-    run, checkpoints, phases, reporter, health = (
-        built.run, built.checkpoints, built.phases, built.reporter, built.health
-    )  # fmt: skip
-    config, watchdog, best = run.whole, built.watchdog, built.best
+    run, checkpoints, phases, watchdog = built.run, built.checkpoints, built.phases, built.watchdog
+    config, reporter, health, best = run.whole, built.reporter, built.health, built.best
     on_spike, schedule = config.limits.on_spike, SaveSchedule(config.checkpoint, run.mesh.is_chief)
     goes_back = on_spike == "rollback" or checkpoints.in_memory.is_on
     is_own = built.resumed is not None and holds(config.run.folder, built.resumed)

@@ -16,7 +16,7 @@ from tftrain.observe import predictions, rows
 from tftrain.observe.health import NOTHING_PREDICTED
 from tftrain.observe.rows import EvalRow
 from tftrain.observe.watchdog import Watchdog
-from tftrain.optim.restore_buffers import RestoreBuffers
+from tftrain.optim.restore_buffers import restore_buffers
 from tftrain.optim.state import load_pieces, weights_of
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
@@ -88,7 +88,7 @@ def load_weights(task: Task, run: Run | None, inputs: Inputs, mesh: Mesh) -> tup
         held = run.optimizer.state.weights(kind)
     else:
         held = weights_of(task.model.held_variables(), task.model.shards, kind)
-    reader = resume.choose(config.checkpoint, config.run, mesh, functools.partial(RestoreBuffers, held))
+    reader = resume.choose(config.checkpoint, config.run, mesh, functools.partial(restore_buffers, held))
     if reader is None:
         output_dir = f"--output_dir={config.run.folder}"
         raise AgreedCheckpointError(f"{output_dir}: no checkpoint to evaluate; train first, or name one with --resume")

@@ -11,7 +11,6 @@ the model has learned from context.
 """
 
 import functools
-import json
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -115,8 +114,8 @@ class HeldOut:
             return result
         if ranks:
             vectors = vectors[: len(parts[""])]
-            texts = json.dumps(self.scorer.scores(vectors)) if mesh.is_chief else ""
-            scores = json.loads(collectives.gather_texts(mesh.world, texts, "evaluation/scores")[0])
+            scores = self.scorer.scores(vectors) if mesh.is_chief else None
+            scores = collectives.gather_values(mesh.world, scores, "evaluation/scores")[0]
             # There is no pair whose loss could be computed.
             return result._replace(scores=scores, outputs=vectors, means=dict.fromkeys(result.means))
         gathered = self._gathered(outputs, batch_size=samples // mesh.data.size)[: len(parts[""])]
@@ -166,8 +165,8 @@ class HeldOut:
         """
         mesh = self._mesh
         own = np.concatenate(outputs or [np.zeros([0], np.float32)])
-        shapes = collectives.gather_texts(mesh.pipeline, json.dumps(own.shape), "evaluation/shapes")
-        rows, *shape = max(map(json.loads, shapes))  # The last stage's; the others have no rows.
+        # The last stage's; the others have no rows.
+        rows, *shape = max(collectives.gather_values(mesh.pipeline, own.shape, "evaluation/shapes"))
         own = own if outputs else np.zeros([rows, *shape], np.float32)
         own = collectives.all_reduce(mesh.pipeline, tf.constant(own), "evaluation/stages")
         rows_of_ranks = collectives.all_gather_rows(mesh.data, own, "evaluation/outputs").numpy()

@@ -1,5 +1,8 @@
 """Forward and backward block by block, where each rank holds a shard of the weights (ZeRO-3, arXiv 1910.02054).
 
+The shards are the master weights. A bucket of them has weights of one unit: the token embedding, the other embeddings,
+a block, or what follows the blocks.
+
 A visit is a forward or backward pass of one part of the model: the embedding, a block, or the heads. The weights of a
 part are gathered before its visit and released afterwards, unless the next visits need them. While a part computes, the
 weights of the next `--prefetch_blocks` parts are gathered, and the gradients of the part before are summed. Each part
@@ -15,8 +18,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tftrain.model.gathered_weights import ReadAgain
+from tftrain.model.gathered_weights import ReadAgain, fill, release
 from tftrain.model.part import ModelPart
+from tftrain.optim.state_layout import EMBEDDINGS, HEADS, TOKENS, unit_of
 from tftrain.parallel.gradient_reduction import GradientReduction
 from tftrain.state.run_state import Run
 from tftrain.tasks.task import Batch
@@ -42,9 +46,8 @@ class ShardedModel:
         blocks = [ModelPart((layer,), embedding=False, heads=False) for layer in layers]
         parts = [ModelPart((), heads=False), *blocks, ModelPart((), embedding=False)]
         self._run, self._stage = run, CompiledStage(run.task, parts, run.jit, ReadAgain())
-        self._weights, self._ahead = run.optimizer.state.weight_shards, config.parallel.prefetch_blocks
-        tied = run.task.model.architecture.tied
-        self._buckets = [self._weights.buckets_of(part, tied) for part in parts]
+        self._state, self._ahead = run.optimizer.state, config.parallel.prefetch_blocks
+        self._buckets = list(map(self._buckets_of, parts))
         self._recomputes = config.compute.activation_checkpointing == "full"
         self._wire = tf.float16 if config.compute.hvd_fp16_compression else tf.float32
 
@@ -93,11 +96,29 @@ class ShardedModel:
                     backward = self._stage.backward(last_forward, upstream)
                 upstream, of_variables = backward.of_inputs, backward.of_variables
                 order[:] = [*of_variables.values(), *([] if upstream is None else [upstream])]
-                summed = self._weights.reduce(self._buckets[chunk], of_variables, f"gradients.{chunk}", self._wire)
+                summed = self._reduced(chunk, of_variables)
                 for bucket, shard in summed.items():
                     shards[bucket] = shards[bucket] + shard if bucket in shards else shard
                 travelling.append(list(summed.values()))
         return Gradients([shards[bucket] for bucket in range(len(shards))], None, sums)
+
+    def _buckets_of(self, part: ModelPart) -> list[int]:
+        """Returns the buckets of the weights of a part."""
+        names, is_tied = self._state.names, self._run.task.model.architecture.tied
+        units = [f"layer_{index:02d}" for index in part.blocks]
+        units += [TOKENS, EMBEDDINGS] * part.embedding + [HEADS, *[TOKENS] * is_tied] * part.heads
+        buckets = enumerate(self._state.split.buckets)
+        return [number for number, bucket in buckets if unit_of(names[bucket.tensors[0]]) in units]
+
+    def _reduced(self, chunk: int, gradients: dict[int, tf.Tensor]) -> dict[int, tf.Tensor]:
+        """Sums a part's gradients, by the index of a variable, for all of a bucket or for none, over the ranks.
+
+        Returns:
+            For each bucket with gradients, this rank's shard of the sum, flat, in fp32.
+        """
+        split, name = self._state.split, f"gradients.{chunk}"
+        used = [each for each in self._buckets[chunk] if not gradients.keys().isdisjoint(split.buckets[each].tensors)]
+        return {number: split.reduce(number, gradients, f"{name}.{number}", self._wire) for number in used}
 
     def _visits(self, chunks: Iterable[int], forward: bool = False, backward: bool = False) -> list[Visit]:
         """Returns a visit of each part; the backward pass of the embedding, the first one, reads no weights."""
@@ -111,12 +132,14 @@ class ShardedModel:
             for bucket in needed:
                 if bucket not in gathered:
                     with tf.control_dependencies(order):
-                        self._weights.gather(bucket, f"{name}.{bucket}.{number}")
+                        for variable, value in self._state.gathered(bucket, f"{name}.{bucket}.{number}"):
+                            fill(variable, value)
                     gathered.add(bucket)
             yield visit
             soon = {bucket for each in visits[number + 1 : number + 2 + self._ahead] for bucket in each.buckets}
             for bucket in sorted(gathered - soon):
-                self._weights.release(bucket)
+                for index in self._state.split.buckets[bucket].tensors:
+                    release(self._state.targets[index])
             gathered &= soon
 
 

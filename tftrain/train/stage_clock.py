@@ -1,7 +1,6 @@
 """When a pipeline stage computed what: the begin and the end of each computation of the last step."""
 
 import contextlib
-import json
 from collections.abc import Callable, Iterable, Iterator
 
 import tensorflow as tf
@@ -52,11 +51,10 @@ class StageClock:
         """
         times = self.times.numpy().tolist()
         own = [(a.kind.name, a.micro_batch, a.chunk, *at) for a, at in zip(self.actions, times, strict=True)]
-        texts = collectives.gather_texts(group, json.dumps(own), "stage_times")
         return [
             TimedAction(stage, Action(ActionKind[kind], micro_batch, chunk), begin, end)
-            for stage, text in enumerate(texts)
-            for kind, micro_batch, chunk, begin, end in json.loads(text)
+            for stage, computations in enumerate(collectives.gather_values(group, own, "stage_times"))
+            for kind, micro_batch, chunk, begin, end in computations
         ]
 
     def start(self) -> None:

@@ -17,8 +17,8 @@ from tftrain.plan.blocks import (
 )
 from tftrain.plan.workload import Workload
 
-# Bytes moved for each logit forward (cast to fp32, maximum, difference, exponential, sum, quotient) and backward (copy
-# of the probabilities, product with the loss's gradient, cast).
+# Bytes moved for each logit forward (cast to fp32, maximum, difference, exponential, sum, quotient) and backward (the
+# probabilities' copy, product with the loss's gradient, cast).
 LOGIT_BYTES = (38, 22)
 FUSED_LOGIT_PASSES = (1, 2)  # a kernel reads the logits, and another one reads them and writes their gradients
 
