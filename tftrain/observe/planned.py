@@ -8,7 +8,6 @@ from tftrain.observe.rows import PlannedRow, bytes_of
 from tftrain.plan import forecast, machine, memory, timeline, timing
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.system import of_trainer
-from tftrain.plan.timeline import Moment
 from tftrain.plan.workload import Workload, from_config
 from tftrain.state.run_state import Run
 
@@ -37,7 +36,7 @@ def plan_step(run: Run, samples: int) -> StepPlan:
     return StepPlan(kinds, seconds, unknown)
 
 
-def timeline_of(run: Run, samples: int) -> tuple[list[Moment], float]:
+def timeline_of(run: Run, samples: int) -> tuple[list[timeline.Moment], float]:
     """Returns the planned memory over an update of `samples` samples, if there is no pipeline, and the planned peak.
 
     If the device is not known, the times are those of another one: their proportions are about the same.

@@ -19,7 +19,6 @@ from tftrain.host import devices
 from tftrain.host.environment import versions
 from tftrain.host.exit_codes import RunError
 from tftrain.observe import goodput, memory, planned, predictions, run_page
-from tftrain.observe.goodput import Goodput
 from tftrain.observe.health import NOTHING_PREDICTED
 from tftrain.observe.ledger import Ledger
 from tftrain.observe.metrics import MetricsWriter
@@ -125,7 +124,7 @@ class Reporter:
             self._writer = MetricsWriter(output_dir, self._max_steps, run.task.means, form, send, events)
             self._writer.truncate_after(done, len(run.left_out.windows))
             _write_config(run)
-            self._goodput = Goodput(output_dir, ledger, done)
+            self._goodput = goodput.Goodput(output_dir, ledger, done)
 
     def begin_phase(self, done: int) -> None:
         """Lets the first step of a phase, after the `done` updates, count as one that compiles; plans the second."""
