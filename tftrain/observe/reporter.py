@@ -23,7 +23,7 @@ from tftrain.observe.health import NOTHING_PREDICTED
 from tftrain.observe.ledger import Ledger
 from tftrain.observe.metrics import MetricsWriter
 from tftrain.observe.plot import loss_curve, score_curve
-from tftrain.observe.rows import FIELDS, RollbackRow, SpikeRow, TrainRow, of_evaluation
+from tftrain.observe.rows import FIELDS, PlannedRow, RollbackRow, SpikeRow, TrainRow, bytes_of, of_evaluation
 from tftrain.observe.trackers import Trackers
 from tftrain.parallel import collectives
 from tftrain.plan import cluster
@@ -156,7 +156,7 @@ class Reporter:
             plan = planned.plan_step(run, self.clock.batch_size)
             row = memory.report(run, number, self._baseline, self._checkpoints.copy_bytes, plan.memory)
             if self._writer:
-                planned_row = plan.row(number, seconds)
+                planned_row = PlannedRow(number, bytes_of("planned", plan.memory), plan.seconds, seconds)
                 table = memory.table(row, planned_row, run.mesh.size)
                 self._writer.memory(row, planned_row, f"{table}\n{planned.time_lines(planned_row, plan.unknown)}")
 
