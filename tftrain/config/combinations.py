@@ -77,7 +77,11 @@ def check_examples(settings: FineTuningConfig, model: ModelConfig, data: DataCon
         yield Problem("labels", model.labels[0], f"remove this flag, or use --task={', '.join(WITH_CLASSES)}")
     elif twice := next((label for label in model.labels if model.labels.count(label) > 1), None):
         yield Problem("labels", twice, "expected each class once")
-    yield from fine_tuning.width_problems(settings, model.vector_size)
+    try:
+        settings.widths(model.vector_size)
+    except ValueError:
+        expected = f"expected ascending numbers from 1 to {model.vector_size}, the length of the vectors, such as 32,64"
+        yield refused(settings, "matryoshka_dims", expected)
     if model.reads_examples:
         expected = "remove this flag: fine-tuning reads --train_file and --eval_file"
         yield from superfluous(data, ("data_dir", "train_files", "synthetic_data", "phases"), expected)

@@ -187,13 +187,12 @@ def search_space(
     several = dataclasses.replace(batch, micro_batch_size=1, grad_accum_steps=2)
     train = dataclasses.replace(config.train, batch=several)
     work = from_config(train, 1, gpu=cluster.multiprocessors > 0, per_node=cluster.per_node)
-    space = SearchSpace(software.adapted(work, None), cluster, config.max_nodes, sizes, _fixed(config, ranks, named))
-    if "sequence_parallel" in named:
-        space = space._replace(sequence_parallel=(parallel.sequence_parallel,))
-    elif ranks and software.runs_here:
-        space = space._replace(sequence_parallel=(False, True))
-    has_schedule = {"pipeline_schedule", "virtual_pipeline_size"}.intersection(named)
-    return space._replace(schedules=SCHEDULES) if ranks and software.runs_here and not has_schedule else space
+    tries = ranks and software.runs_here
+    schedules = SCHEDULES if tries and {"pipeline_schedule", "virtual_pipeline_size"}.isdisjoint(named) else ()
+    is_named = "sequence_parallel" in named
+    sequence_parallel = (parallel.sequence_parallel,) if is_named else (False, True) if tries else None
+    choices = _fixed(config, ranks, named), schedules, sequence_parallel
+    return SearchSpace(software.adapted(work, None), cluster, config.max_nodes, sizes, *choices)
 
 
 def _fixed(config: PlanConfig, ranks: int | None, named: Collection[str]) -> dict[str, Any]:

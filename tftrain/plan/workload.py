@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 from tftrain.architecture.architecture import Architecture
 from tftrain.architecture.describe import describe, pretrained
 from tftrain.architecture.flops import head_in_layers, kernels_of_block
-from tftrain.config.data import DataConfig
 from tftrain.config.layer_split import most_segments, split_layers
 from tftrain.config.model import FUSED_OPS, ModelConfig
 from tftrain.config.optimizer import UPDATE_RULES
@@ -220,8 +219,11 @@ def from_config(config: TrainConfig, dp: int, gpu: bool = True, per_node: int = 
         gpu: whether the device is a GPU: jit_compile=auto may compile, and host memory is not counted.
         per_node: devices of a host, where the ranks are on several.
     """
-    model, compute, parallel, batch = config.model, config.compute, config.parallel, config.batch
-    vocab, seq, predictions = _sizes(model, config.data)
+    model, compute, parallel, batch, data = config.model, config.compute, config.parallel, config.batch, config.data
+    if model.reads_examples:
+        data = dataclasses.replace(data, max_seq_length=example_length(data, model))
+    vocab, seq, masked = synthetic(data, model.vocab_size, model.objective)
+    predictions = 0 if model.is_fine_tuned else masked  # The head of a task has no logits of words.
     jit = config.compiles(gpu)
     architecture = describe(dataclasses.replace(model, vocab_size=vocab))
     rule = update_rule(config.optimizer.optimizer)
@@ -259,14 +261,6 @@ def from_config(config: TrainConfig, dp: int, gpu: bool = True, per_node: int = 
         gpu=gpu,
     )
     return work if work.owners > 1 else work._replace(zero_stage=0)  # One rank partitions nothing.
-
-
-def _sizes(model: ModelConfig, data: DataConfig) -> tuple[int, int, int]:
-    """Returns words, tokens of a sequence, and positions of a sequence with logits."""
-    if model.reads_examples:
-        data = dataclasses.replace(data, max_seq_length=example_length(data, model))
-    vocab, seq, predictions = synthetic(data, model.vocab_size, model.objective)
-    return vocab, seq, 0 if model.is_fine_tuned else predictions  # The head of a task has no logits of words.
 
 
 def _moments(rule: str, model: Architecture) -> float:
