@@ -72,14 +72,8 @@ def test_without_a_step_that_counts_there_are_no_figures():
             ["Traceback:", "ValueError: too   much", "more"],
             "exit code 9: ValueError: too much",
         ),
-        (
-            ["[1]<stderr>:a.b.FirstError: bad", "[0]<stdout>:more", "RuntimeError: the first process to do so was:"],
-            "exit code 9: a.b.FirstError: bad",
-        ),
-        (
-            ["[1]<stdout>:step 1", "Process 1 exit with status code 137.", "RuntimeError: the first to do so:"],
-            "exit code 9: Process 1 exit with status code 137.",
-        ),
+        (["tftrain.launch: --a=1: expected 2", "tftrain.launch: --help=FLAG"], "exit code 9: --a=1: expected 2"),
+        (["a.b.FirstError: bad", "more", "tftrain.launch: rank 1 failed"], "exit code 9: a.b.FirstError: bad"),
         (["a", "the last line", ""], "exit code 9: the last line"),
         ([], "exit code 9: it printed nothing"),
     ],

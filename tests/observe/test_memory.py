@@ -11,6 +11,7 @@ from tests.kit.runs import configured
 from tftrain.config.parallel import ParallelConfig
 from tftrain.inputs.inputs import Inputs
 from tftrain.observe import memory, planned
+from tftrain.observe.rows import PlannedRow
 from tftrain.parallel.mesh import Mesh
 from tftrain.state.checkpoints import Checkpoints
 from tftrain.state.new_run import new_run
@@ -117,10 +118,11 @@ def test_nobody_is_told_of_a_machine_file_that_nobody_asked_for(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     found = plan(configured(*GROWN), Mesh())
     assert (found.seconds, found.unknown) == (None, "")
-    lines = planned.time_lines(found.row(2, 0.5), found.unknown).splitlines()
+    lines = planned.time_lines(PlannedRow(2, {}, found.seconds, 0.5), found.unknown).splitlines()
     assert [line.split() for line in lines] == [["time", "of", "a", "step", "s"], ["step", "2", "0.500"]]
     # The time of one step alone, which compiles, is not known.
-    assert planned.time_lines(found.row(1, math.nan), found.unknown).split("\n")[1].split() == ["step", "1", "-"]
+    alone = PlannedRow(1, {}, found.seconds, math.nan)
+    assert planned.time_lines(alone, found.unknown).split("\n")[1].split() == ["step", "1", "-"]
 
 
 def test_split_state_is_expected_as_its_share():

@@ -14,11 +14,11 @@ from tftrain.config.fields import ConfigError, changed
 from tftrain.config.train import TrainConfig
 from tftrain.plan import choice, machine
 from tftrain.plan.cluster import CLUSTERS, Cluster
-from tftrain.plan.commands import FOR_SOME, LAYOUT, freed
+from tftrain.plan.commands import FOR_SOME, freed
 from tftrain.plan.config import PlanConfig, workload
 from tftrain.plan.forecast import forecast
 from tftrain.plan.system import systems
-from tftrain.plan.workload import SPLITS
+from tftrain.plan.workload import LAYOUT, SPLITS
 
 MACHINE = Cluster("this_machine", 12.0, 0.1, 0.2, 20.0, 0, 1, 0, 2.0, curve=((64, 0.3), (512, 0.9), (2048, 1.0)))
 CPU, GPU = systems()["tftrain_cpu"], systems()["encoder"]

@@ -13,7 +13,7 @@ from tftrain.config.train import TrainConfig
 from tftrain.plan import levers
 from tftrain.plan.cluster import CLUSTERS
 from tftrain.plan.commands import command, of_division
-from tftrain.plan.config import PlanConfig, search_request, workload
+from tftrain.plan.config import PlanConfig, search_space, workload
 from tftrain.plan.forecast import forecast
 from tftrain.plan.search import search
 from tftrain.plan.system import systems
@@ -66,7 +66,7 @@ def answers(rng):
     cluster = dataclasses.replace(CLUSTERS[name], per_node=rng.choice([1, 2, 4, 8]))
     config = flags.parse(PlanConfig, ["plan", *given, f"--nodes={rng.choice([1, 2])}"])
     try:
-        space = search_request(config, cluster)
+        space = search_space(config, cluster)
     except ConfigError:
         return
     found = search(space, CONSTANTS, 3, 0.06, accepts(config))
@@ -93,7 +93,7 @@ def test_the_trainer_takes_every_answer(number):
             parsed = flags.parse(PlanConfig, ["plan", *line[5:], f"--nodes={ranks // plan.cluster.per_node}"])
             again = forecast(workload(parsed, plan.cluster), plan.cluster, plan.constants)
             assert (again.work, again.seconds, again.gb) == (plan.work, plan.seconds, plan.gb), line
-            kinds.add((plan.work.model.causal, plan.work.zero_stage, plan.work.pp > 1, "flash" in plan.work.fused))
+            kinds.add((plan.work.model.causal, plan.work.zero_stage, plan.work.pp > 1, plan.work.core == "flash"))
             taken += 1
     assert len(kinds) > 8
 
@@ -121,7 +121,7 @@ def test_answers_train(tmp_path):
         config = flags.parse(PlanConfig, ["plan", *given, *small, "--batch_rampup=none", "--hidden_size=32"])
         machine = dataclasses.replace(cluster, per_node=ranks)
         try:
-            space = search_request(config, machine)
+            space = search_space(config, machine)
         except ConfigError:
             continue
         found = search(space, constants, 1, 0.0, accepts(config))

@@ -10,7 +10,7 @@ from tftrain.plan import levers
 from tftrain.plan.__main__ import SOFTWARE, main
 from tftrain.plan.cluster import CLUSTERS
 from tftrain.plan.commands import of_division
-from tftrain.plan.config import PlanConfig, search_request, workload
+from tftrain.plan.config import PlanConfig, search_space, workload
 from tftrain.plan.forecast import forecast
 from tftrain.plan.search import search
 from tftrain.plan.system import systems
@@ -158,8 +158,8 @@ def test_no_layout_of_a_search_on_the_same_ranks_is_faster(model, cluster, nodes
     config, searched = parsed(*given, *layout), parsed(*given)
     plan = planned(config, cluster, SOFTWARE[config.plan.trainer])
     assert not plan.memory.fits(machine)
-    space = search_request(searched, machine, software=type(plan.work))
-    space = space._replace(constraints=space.constraints._replace(ranks=nodes * machine.per_node))
+    space = search_space(searched, machine, type(plan.work))
+    space = space._replace(fixed={**space.fixed, "ranks": nodes * machine.per_node})
 
     def accepts(work):
         return not work.runs_here or of_division(work, searched)

@@ -195,7 +195,7 @@ def test_state_that_is_split_inside_hosts_travels_inside_and_gradients_once_betw
 
 
 def test_flash_attention_with_a_rate_of_its_own_skips_what_a_causal_mask_hides():
-    work, flash = GPT._replace(fused=GPT.fused | {"flash"}), dataclasses.replace(INSTANT, attention_rate=0.5)
+    work, flash = GPT._replace(core="flash"), dataclasses.replace(INSTANT, attention_rate=0.5)
     core = [product for product in inventory.parts(work).block.products if product.core]
     seconds = sum(timing.product_seconds(product, work, A100, flash) for product in core)
     scores = 4 * work.micro_batch * work.seq**2 * work.model.width  # operations of two products of whole matrices

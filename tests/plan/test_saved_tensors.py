@@ -36,13 +36,13 @@ def test_equals_what_backward_reads_in_the_graph_of_the_model(implementation, dt
         attn_impl="flash" if flash else "softmax",
         **impl,
     )
-    fused = {"ln", "softmax", "gelu", "dropout_add", *(["flash"] if flash else [])}
     sizes = {"hidden_size": WIDTH, "num_attention_heads": HEADS, "intermediate_size": 4 * WIDTH}
     work = resized(TFTRAIN, **sizes, activation=activation)._replace(
         seq=LENGTH,
         micro_batch=SAMPLES,
         precision=ITEM[dtype][0],
-        fused=frozenset(fused if implementation == "fused" else ()),
+        core=config.attn_impl,
+        fused=frozenset(FUSED_OPS if implementation == "fused" else ()),
         hidden_dropout=rate > 0,
         attention_dropout=rate > 0,
     )
@@ -92,7 +92,8 @@ def test_equals_what_backward_reads_of_a_block_with_shared_keys(core, fused, dty
         seq=LENGTH,
         micro_batch=SAMPLES,
         precision=ITEM[dtype][0],
-        fused=frozenset({"plain": fused, "softmax": ("softmax", *fused), "flash": ("softmax", "flash", *fused)}[core]),
+        core=config.attn_impl,
+        fused=frozenset(fused if core == "plain" else ("softmax", *fused)),
         hidden_dropout=False,
         attention_dropout=False,
     )
@@ -104,7 +105,7 @@ def test_cudnn_keeps_shared_keys_and_values_once():
     sizes = {"hidden_size": WIDTH, "num_attention_heads": HEADS, "num_key_value_heads": 1, "vocab_size": 64}
     config = ModelConfig("llama", **{**FAMILIES["llama"].defaults, **sizes})
     work = TFTRAIN._replace(model=describe(config), seq=LENGTH, micro_batch=SAMPLES, precision="bf16")
-    flash, cudnn = (inventory.block(work._replace(fused=frozenset(ops))) for ops in (["flash"], ["flash", "cudnn"]))
+    flash, cudnn = (inventory.block(work._replace(core=core, fused=frozenset())) for core in ("flash", "cudnn"))
     assert bytes_of(cudnn) == bytes_of(flash)
 
 

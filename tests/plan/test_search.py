@@ -6,7 +6,7 @@ import time
 from tests.plan.workloads import BERT, GPT, resized
 from tftrain.plan.cluster import A100
 from tftrain.plan.forecast import forecast
-from tftrain.plan.search import Constraints, SearchSpace, candidates, search
+from tftrain.plan.search import SearchSpace, candidates, search
 from tftrain.plan.system import systems
 
 SMALL = {"num_hidden_layers": 6, "num_attention_heads": 8, "hidden_size": 512, "intermediate_size": 2048}
@@ -35,7 +35,7 @@ def test_what_is_given_of_a_division_holds_and_the_rest_is_free():
     every = set(candidates(SearchSpace(work, A100, 2)))
     for given in ({"tp": 4}, {"pp": 2, "dp": 4}, {"micro_batch": 2}, {"micro_batches": 3}, {"checkpointing": "full"},
                   {"zero_stage": 1, "tp": 2}):  # fmt: skip
-        found = set(candidates(SearchSpace(work, A100, 2, constraints=Constraints(**given))))
+        found = set(candidates(SearchSpace(work, A100, 2, fixed=given)))
         expected = {each for each in every if all(getattr(each, name) == value for name, value in given.items())}
         assert found == expected
         assert 0 < len(found) < len(every)

@@ -5,16 +5,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 
 from tftrain.architecture import parts
-from tftrain.architecture.parts import (
-    HeadSpec,
-    Leaf,
-    Named,
-    NormSpec,
-    TableSpec,
-    TransformerBlockSpec,
-    Variable,
-    WeightCounts,
-)
 from tftrain.config.model import ModelConfig
 
 # The most logits of a chunk, if there are several: 32 MB in fp32 stay in the caches of a CPU. A GPU loses what its rows
@@ -29,16 +19,17 @@ GPU_UNIT = 8  # XLA pads the rows and columns of products in 16 bits to a multip
 class Architecture:
     """A transformer."""
 
-    word: TableSpec  # the token embedding
-    tables: tuple[Named, ...]  # the other tables of the embedding, by name
-    embedding_norm: NormSpec | None  # after their sum
+    word: parts.TableSpec  # the token embedding
+    tables: tuple[parts.Named, ...]  # the other tables of the embedding, by name
+    embedding_norm: parts.NormSpec | None  # after their sum
     layers: int  # number of blocks
-    cycle: tuple[TransformerBlockSpec, ...]  # the first blocks, which repeat; they differ in their windows at most
+    # The first blocks, which repeat; they differ in their windows at most.
+    cycle: tuple[parts.TransformerBlockSpec, ...]
     norms_first_block: bool  # whether the first block has its attention norm, if the others have one
-    final_norm: NormSpec | None  # after the last block
-    heads: tuple[HeadSpec, ...]  # the output heads beside the output layer
+    final_norm: parts.NormSpec | None  # after the last block
+    heads: tuple[parts.HeadSpec, ...]  # the output heads beside the output layer
     tied: bool  # whether the token embedding is the output layer too: logits over the vocabulary are products with it
-    output: TableSpec | None  # an output layer of its own
+    output: parts.TableSpec | None  # an output layer of its own
     causal: bool  # whether a token attends only to itself and those before it, and every token is predicted
     # The flags that it was described from; architectures are equal whatever else these say.
     config: ModelConfig = field(compare=False, repr=False)
@@ -52,11 +43,11 @@ class Architecture:
         return hash(tuple(getattr(self, each.name) for each in fields(self) if each.compare))
 
     @property
-    def block(self) -> TransformerBlockSpec:
+    def block(self) -> parts.TransformerBlockSpec:
         """A block with all its norms."""
         return self.cycle[-1]
 
-    def block_at(self, layer: int) -> TransformerBlockSpec:
+    def block_at(self, layer: int) -> parts.TransformerBlockSpec:
         """Returns a block, counted from 0 at the input."""
         block = self.cycle[layer % len(self.cycle)]
         return block if layer or self.norms_first_block else replace(block, attention_norm=None)
@@ -92,11 +83,11 @@ class Architecture:
         """Most ranks that can divide each layer."""
         return min(self.block.attention.key_value_heads, self.inner, self.vocab)
 
-    def head(self, name: str) -> dict[str, Leaf] | None:
+    def head(self, name: str) -> dict[str, parts.Leaf] | None:
         """Returns the layers of an output head by their names within it; None if there is no such head."""
         return next((dict(head.leaves) for head in self.heads if head.name == name), None)
 
-    def embedding_variables(self) -> Iterator[Variable]:
+    def embedding_variables(self) -> Iterator[parts.Variable]:
         """Yields the variables of the embedding."""
         yield from self.word.variables("embeddings/word")
         for name, table in self.tables:
@@ -104,7 +95,7 @@ class Architecture:
         if self.embedding_norm:
             yield from self.embedding_norm.variables("embeddings/norm")
 
-    def output_variables(self) -> Iterator[Variable]:
+    def output_variables(self) -> Iterator[parts.Variable]:
         """Yields the variables after the blocks: the final norm, the output layer and the heads."""
         if self.final_norm:
             yield from self.final_norm.variables("final_norm")
@@ -114,7 +105,7 @@ class Architecture:
             for name, leaf in head.parts():
                 yield from leaf.variables(name)
 
-    def variables(self) -> list[Variable]:
+    def variables(self) -> list[parts.Variable]:
         """Returns all variables, in the order in which a model has them."""
         variables = list(self.embedding_variables())
         for layer in range(self.layers):
@@ -122,17 +113,17 @@ class Architecture:
         return [*variables, *self.output_variables()]
 
     @functools.cached_property
-    def embedding_weights(self) -> WeightCounts:
+    def embedding_weights(self) -> parts.WeightCounts:
         """Numbers of weights of the embedding."""
         return parts.weight_counts(self.embedding_variables())
 
     @functools.cached_property
-    def block_weights(self) -> WeightCounts:
+    def block_weights(self) -> parts.WeightCounts:
         """Numbers of weights of one block with all its norms."""
         return parts.weight_counts(self.block.variables(""))
 
     @functools.cached_property
-    def output_weights(self) -> WeightCounts:
+    def output_weights(self) -> parts.WeightCounts:
         """Numbers of weights after the blocks."""
         return parts.weight_counts(self.output_variables())
 

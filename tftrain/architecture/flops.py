@@ -14,8 +14,7 @@ class ForwardFlops(NamedTuple):
     """Operations of one forward pass over one sample; the fields add up to `total`."""
 
     blocks: int  # the products of all layers
-    heads: int  # the dense layers of the heads
-    logits: int  # products with the output layer
+    heads: int  # those of the dense layers after them, with the output layer
 
     @property
     def total(self) -> int:
@@ -44,12 +43,8 @@ def forward(model: Architecture, tokens: int, predictions: int) -> ForwardFlops:
     dense = sum(_product(tokens, leaf) for _, leaf in model.block.parts() if isinstance(leaf, DenseSpec))
     # Scores and weighted values of all layers.
     attention = round(model.layers * model.keys(tokens)) * 2 * 2 * tokens * model.block.attention.query.outputs
-    after = [(name, _product(rows, leaf)) for name, rows, leaf in layers_of_heads(model, tokens, predictions)]
-    return ForwardFlops(
-        blocks=model.layers * dense + attention,
-        heads=sum(flops for name, flops in after if name != "logits"),
-        logits=sum(flops for name, flops in after if name == "logits"),
-    )
+    heads = sum(_product(rows, leaf) for _, rows, leaf in layers_of_heads(model, tokens, predictions))
+    return ForwardFlops(model.layers * dense + attention, heads)
 
 
 def layers_of_heads(model: Architecture, tokens: int, predictions: int) -> list[tuple[str, int, DenseSpec]]:
@@ -69,7 +64,7 @@ def _product(rows: int, dense: DenseSpec) -> int:
 def head_in_layers(model: Architecture, tokens: int, predictions: int) -> float:
     """Returns the operations of the heads and the output layer over those of one layer, see `forward`."""
     operations = forward(model, tokens, predictions)
-    return (operations.heads + operations.logits) / operations.blocks * model.layers
+    return operations.heads / operations.blocks * model.layers
 
 
 def step(model: Architecture, tokens: int, predictions: int, samples: int) -> int:

@@ -3,6 +3,7 @@
 A row is a core in one dtype at one length, and has a process of its own. The cores of one length take turns.
 """
 
+import itertools
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,7 @@ from tftrain.bench import host
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.picture import legend
 from tftrain.bench.report import spread
-from tftrain.bench.table import BenchTable, Record, RowOutcome, Say, TableRow, columns, in_turns
+from tftrain.bench.table import BenchTable, Record, RowOutcome, Say, TableRow, cases, columns, in_turns
 from tftrain.bench.worker import Worker, serve
 from tftrain.page.bars import MEANING, speed_panel
 
@@ -34,18 +35,12 @@ SELF = Path("/proc/self")
 
 def rows() -> tuple[TableRow, ...]:
     """Returns every core in every dtype and length, and some of them with a causal mask or a window."""
-    names = []
-    for dtype in ("fp32", "bf16"):
-        for length in LENGTHS:
-            names += [(core, dtype, length) for core in CORES]
-            for mask, lengths in MASKED_LENGTHS.items():
-                names += [(f"{core}_{mask}", dtype, length) for core in MASKED_CORES if length in lengths]
-    return tuple(
-        TableRow(
-            f"{core}/{dtype}/{length}", f"{dtype}/{length}", {"core": core, "dtype": dtype, "length": length, **SIZES}
-        )
-        for core, dtype, length in names
-    )
+    settings = []
+    for dtype, length in itertools.product(("fp32", "bf16"), LENGTHS):
+        masks = [mask for mask, lengths in MASKED_LENGTHS.items() if length in lengths]
+        cores = [*CORES, *(f"{core}_{mask}" for mask in masks for core in MASKED_CORES)]
+        settings += [{"core": core, "dtype": dtype, "length": length, **SIZES} for core in cores]
+    return cases(settings, "{core}/{dtype}/{length}", "{dtype}/{length}")
 
 
 def measure(group: list[TableRow], config: BenchConfig, say: Say) -> Iterator[RowOutcome]:

@@ -1,15 +1,14 @@
 """Finished rows on disk, one line of json each, and the report made of them."""
 
 import contextlib
-import csv
 import dataclasses
-import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from tftrain.bench.published import compare
 from tftrain.bench.table import BenchTable, Record, RowOutcome
 from tftrain.config.fields import ConfigError, Problem
 
@@ -69,13 +68,9 @@ def render(table: BenchTable, outcomes: Sequence[RowOutcome], form: str) -> str:
         return json.dumps({"table": table.name, "records": records, "failures": failures}, indent=1) + "\n"
     names = [column.name for column in table.columns]
     lines = [[column.show(record) for column in table.columns] for record in records]
-    if form == "csv":
-        out = io.StringIO()
-        csv.writer(out, lineterminator="\n").writerows([names, *lines])
-        return out.getvalue()
-    rule = ["---" if column.digits is None else "---:" for column in table.columns]
-    markdown = "".join(f"| {' | '.join(line)} |\n" for line in (names, rule, *lines))
-    return markdown + "".join(f"\n{row}: {error}\n" for row, error in failures.items())
+    texts = [column.name for column in table.columns if column.digits is None]
+    failed = "".join(f"\n{row}: {error}\n" for row, error in failures.items() if form == "md")
+    return compare.render(names, lines, form, texts) + failed
 
 
 def spread(samples: Sequence[float]) -> Record:

@@ -1,7 +1,7 @@
 """The parts of a benchmark table: columns, rows as data, and a function that measures rows together."""
 
 import fnmatch
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -44,6 +44,11 @@ class TableRow:
     name: str
     group: str
     settings: Record = field(default_factory=dict)  # arguments of the table's `measure`
+
+
+def cases(settings: Iterable[Record], name: str, group: str) -> tuple[TableRow, ...]:
+    """Returns a row for each settings; `name` and `group` are patterns of them, such as {op}/{dtype}."""
+    return tuple(TableRow(name.format(**each), group.format(**each), each) for each in settings)
 
 
 @dataclass(frozen=True)

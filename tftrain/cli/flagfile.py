@@ -13,7 +13,8 @@ from tftrain.files.reading import expanded, read_small
 MAX_BYTES = 1 << 18
 MAX_FILES = 100
 MAX_ARGUMENTS = 10_000
-_DIRECTIVE = re.compile(r"--?flagfile(?:=(.*))?", re.DOTALL)
+_NAMELESS = ("--flagfile", "-flagfile")
+_DIRECTIVE = re.compile(r"--?flagfile=(.*)", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
@@ -22,18 +23,16 @@ def expand(args: Sequence[str]) -> tuple[list[str], list[Problem]]:
 
     `--flagfile FILE` means the same as `--flagfile=FILE`; arguments after `--` stay as they are.
     """
-    reader = _Reader()
-    waiting = list(reversed(args))
+    reader, waiting = _Reader(), list(reversed(args))
     while waiting:
         arg = waiting.pop()
         if arg == "--":
             reader.arguments += [arg, *reversed(waiting)]
             break
-        directive = _DIRECTIVE.fullmatch(arg)
-        if not directive:
-            reader.arguments.append(arg)
-        elif directive[1] is not None:
+        if directive := _DIRECTIVE.fullmatch(arg):
             reader.read(directive[1], ())
+        elif arg not in _NAMELESS:
+            reader.arguments.append(arg)
         elif waiting:
             reader.read(waiting.pop(), ())
         else:
@@ -73,18 +72,14 @@ class _Reader:
         for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
             if _CONTROL.search(line):
                 return self.refuse(name, f"line {number}: a control character; expected a text file")
-            self._take(name, number, line.strip(), (*within, real_path))
+            line = line.strip()
+            directive = _DIRECTIVE.fullmatch(line)
+            if line.removesuffix("=") in _NAMELESS:
+                self.refuse(name, f"line {number}: expected --flagfile=FILE on one line")
+            elif directive:
+                self.read(directive[1], (*within, real_path))
+            elif line and not line.startswith(("#", "//")):
+                self.arguments.append(line)
             if len(self.arguments) > MAX_ARGUMENTS:
                 return self.refuse(name, f"line {number}: expected at most {MAX_ARGUMENTS} arguments in all")
         return None
-
-    def _take(self, name: str, number: int, line: str, within: tuple[str, ...]) -> None:
-        if not line or line.startswith(("#", "//")):
-            return
-        directive = _DIRECTIVE.fullmatch(line)
-        if not directive:
-            self.arguments.append(line)
-        elif directive[1]:
-            self.read(directive[1], within)
-        else:
-            self.refuse(name, f"line {number}: expected --flagfile=FILE on one line")

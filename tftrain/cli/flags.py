@@ -73,15 +73,15 @@ def read(
     }
     texts, stray = _divided(args[1:], types, problems)
     if arguments is not None:
-        stray = _without_arguments(stray, arguments)
+        end = stray.index("--") if "--" in stray else len(stray)
+        arguments += [arg for arg in stray[:end] if not arg.startswith("-")] + stray[end + 1 :]
+        stray = [arg for arg in stray[:end] if arg.startswith("-")]
     values = _parsed(texts, types, problems)
     problems += [_unknown(arg, types if number < MAX_PROBLEMS else ()) for number, arg in enumerate(stray)]
     named = frozenset(texts)
-    filled = [_fill(section, values, named, problems) for section in sections(defaults)]
-    if filled[0].__class__ is config_class:
-        return filled[0], problems, named
-    by_class = {part.__class__: part for part in filled}
-    parts = {field.name: by_class[getattr(defaults, field.name).__class__] for field in dataclasses.fields(defaults)}
+    if sections(defaults)[0] is defaults:
+        return _fill(defaults, values, named, problems), problems, named
+    parts = {name: _fill(section, values, named, problems) for name, section in vars(defaults).items()}
     return dataclasses.replace(defaults, **parts), problems, named
 
 
@@ -159,13 +159,6 @@ def _fill(section: Config, values: Mapping[str, Any], named: Collection[str], pr
                 problems.append(Problem(name, values[name], str(error)))
     filled = dataclasses.replace(section, **given)
     return filled.with_family_defaults(named) if hasattr(filled, "with_family_defaults") else filled
-
-
-def _without_arguments(stray: list[str], arguments: list[str]) -> list[str]:
-    """Moves what is no flag to `arguments`; returns the flags that do not exist."""
-    end = stray.index("--") if "--" in stray else len(stray)
-    arguments += [arg for arg in stray[:end] if not arg.startswith("-")] + stray[end + 1 :]
-    return [arg for arg in stray[:end] if arg.startswith("-")]
 
 
 def _unknown(arg: str, known: Collection[str]) -> Problem:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tftrain.cli import flags
-from tftrain.config.fields import ConfigError, Problem
+from tftrain.config.fields import ConfigError, Problem, sections
 from tftrain.host import log
 from tftrain.host.exit_codes import ExitCode, RunError
 from tftrain.host.text import reason
@@ -43,7 +43,7 @@ class Program:
     config_class: type  # its flags
     target: Callable[[Any], str]  # the flag with what the program writes to, for a file that can't be written
     left: str = ""  # what a failure or an interrupt leaves, as the end of its message
-    problems: Callable[[Any], list[Problem]] = lambda config: config.problems()  # every reason to refuse it
+    problems: Callable[[Any], list[Problem]] = lambda config: [p for each in sections(config) for p in each.problems()]
     stream: str = "stdout"  # the log's, see `log.configure`
     piped: int = ExitCode.FAILED  # the exit code if the reader of standard output, such as `head`, has enough
 

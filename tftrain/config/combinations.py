@@ -7,7 +7,7 @@ from collections.abc import Iterator, Set
 from tftrain.config import attention_core, cudnn, fine_tuning, length_choice, mixture, param_groups
 from tftrain.config.compute import ComputeConfig
 from tftrain.config.data import DataConfig
-from tftrain.config.fields import ConfigError, Problem, not_installed, refused, superfluous
+from tftrain.config.fields import ConfigError, Problem, first_reason, not_installed, refused, superfluous
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.layer_split import split_layers
 from tftrain.config.model import HEAD_SIZES, TASKS, WITH_CLASSES, ModelConfig
@@ -46,6 +46,9 @@ def check_model(
         takes = f"{model.attn_impl} takes multiples of {multiple} up to {largest}"
         yield refused(model, "attn_impl", f"expected softmax with heads of {size} elements: {takes}")
     yield from cudnn.check_flags(model, data, compute, parallel)
+    if not compute.enable_resource_variables:
+        expected = "expected true: tf.function of TensorFlow 2 supports only resource variables"
+        yield refused(compute, "enable_resource_variables", expected)
     rate = model.attention_probs_dropout_prob
     if rate and not 0 < round(rate * 256) < 256:
         expected = "expected 0, or a number from 0.002 to 0.998: it is rounded to a multiple of 1/256"
@@ -74,7 +77,11 @@ def check_examples(settings: FineTuningConfig, model: ModelConfig, data: DataCon
         yield Problem("labels", model.labels[0], f"remove this flag, or use --task={', '.join(WITH_CLASSES)}")
     elif twice := next((label for label in model.labels if model.labels.count(label) > 1), None):
         yield Problem("labels", twice, "expected each class once")
-    yield from fine_tuning.width_problems(settings, model.vector_size)
+    try:
+        settings.widths(model.vector_size)
+    except ValueError:
+        expected = f"expected ascending numbers from 1 to {model.vector_size}, the length of the vectors, such as 32,64"
+        yield refused(settings, "matryoshka_dims", expected)
     if model.reads_examples:
         expected = "remove this flag: fine-tuning reads --train_file and --eval_file"
         yield from superfluous(data, ("data_dir", "train_files", "synthetic_data", "phases"), expected)
@@ -127,16 +134,14 @@ def check_ranks(
         split_layers(*(max(1, each) for each in sizes), parallel.pipeline_split)
     except ConfigError as error:
         yield from error.problems
-    if (segments := parallel.backward_segments or 1) > 1:
-        if parallel.pipeline_parallel_size > 1 or size > 1:
-            expected = "remove this flag: it is for runs without tensor parallel ranks and pipeline stages"
-            yield Problem("backward_segments", segments, expected)
-        elif parallel.split_weights:
-            expected = "remove this flag: with --split_weights, backward runs block by block"
-            yield Problem("backward_segments", segments, expected)
-        elif segments > model.num_hidden_layers:
-            expected = f"expected at most --num_hidden_layers={model.num_hidden_layers}"
-            yield Problem("backward_segments", segments, expected)
+    segments, divided = parallel.backward_segments or 1, parallel.pipeline_parallel_size > 1 or size > 1
+    reasons = {
+        "remove this flag: it is for runs without tensor parallel ranks and pipeline stages": divided,
+        "remove this flag: with --split_weights, backward runs block by block": parallel.split_weights,
+        f"expected at most --num_hidden_layers={model.num_hidden_layers}": segments > model.num_hidden_layers,
+    }
+    if segments > 1 and (expected := first_reason(reasons)):
+        yield Problem("backward_segments", segments, expected)
     if parallel.pipeline_schedule == "zero_bubble" and compute.activation_checkpointing == "full":
         expected = "expected none or selective with --pipeline_schedule=zero_bubble, which computes backward in halves"
         yield Problem("activation_checkpointing", "full", expected)
@@ -172,7 +177,7 @@ def check_sums(compute: ComputeConfig, parallel: ParallelConfig, compares_sample
         "--sparse_as_dense=false: only Horovod gathers rows": not compute.sparse_as_dense,
         "a loss that compares samples: ranks gather outputs between forward and backward": compares_samples,
     }
-    if reason := next((reason for reason, holds in reasons.items() if holds), ""):
+    if reason := first_reason(reasons):
         yield refused(compute, "gradient_transport", f"expected horovod with {reason}")
 
 
@@ -195,9 +200,8 @@ def check_buckets(data: DataConfig, model: ModelConfig, batch: BatchConfig, para
         "--synthetic_data has rows of full length": data.synthetic_data,
         "--batch_rampup changes the size of the batches that are arranged by length": (batch.batch_rampup != "none"),
     }
-    for reason, holds in reasons.items():
-        if holds:
-            return [Problem("seq_length_buckets", lengths, f"expected none: {reason}")]
+    if reason := first_reason(reasons):
+        return [Problem("seq_length_buckets", lengths, f"expected none: {reason}")]
     divisor = max(1, parallel.tensor_parallel_size) if parallel.sequence_parallel else 1
     return length_choice.problems(lengths, data.max_seq_length, divisor)
 
@@ -210,26 +214,19 @@ def check_spikes(
         yield Problem("spike_zscore", limits.spike_zscore, f"expected above 0 with --on_spike={limits.on_spike}")
     if limits.on_spike != "rollback":
         return
-    if not checkpoint.saves_before(max_steps):
-        expected = (
-            "expected log or skip, or add --checkpoint_every: there is no checkpoint to go back to before the end"
-        )
-        yield Problem("on_spike", "rollback", expected)
-    elif data.synthetic_data:
-        expected = "expected log or skip: samples of --synthetic_data can't be skipped"
+    reasons = {
+        "expected log or skip, or add --checkpoint_every: there is no checkpoint to go back to before the end": (
+            not checkpoint.saves_before(max_steps)
+        ),
+        "expected log or skip: samples of --synthetic_data can't be skipped": data.synthetic_data,
+    }
+    if expected := first_reason(reasons):
         yield Problem("on_spike", "rollback", expected)
     # A multiple of any keep_every is step 0, from before every spike.
     every = math.inf if checkpoint.keep_every else checkpoint.checkpoint_every or math.inf
     if checkpoint.keep_last < (least := 1 + max(1, math.ceil(limits.rollback_margin / every))):
         reason = "newer checkpoints may be within --rollback_margin of the spike"
         yield refused(checkpoint, "keep_last", f"expected at least {least} with --on_spike=rollback: {reason}")
-
-
-def check_compute(compute: ComputeConfig) -> Iterator[Problem]:
-    """Yields what TensorFlow 2 can't do."""
-    if not compute.enable_resource_variables:
-        expected = "expected true: tf.function of TensorFlow 2 supports only resource variables"
-        yield refused(compute, "enable_resource_variables", expected)
 
 
 def check_reports(log: LogConfig) -> Iterator[Problem]:

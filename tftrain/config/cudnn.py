@@ -2,7 +2,7 @@
 
 from tftrain.config.compute import ComputeConfig
 from tftrain.config.data import DataConfig
-from tftrain.config.fields import Problem, refused
+from tftrain.config.fields import Problem, first_reason, refused
 from tftrain.config.model import ModelConfig
 from tftrain.config.parallel import ParallelConfig
 
@@ -30,7 +30,7 @@ def reason_against(model: ModelConfig, data: DataConfig, compute: ComputeConfig,
         "--deterministic: cuDNN adds gradients in any order": compute.deterministic,
         "a step that XLA does not compile": not compute.compiles(True, parallel.has_deferred_collectives),
     }
-    return next((reason for reason, holds in reasons.items() if holds), "")
+    return first_reason(reasons)
 
 
 def check_packed_rows(model: ModelConfig, folder: str) -> list[Problem]:

@@ -54,7 +54,3 @@ class ExportConfig:
 
     source: ModelSource = field(default_factory=ModelSource)
     export: ExportFlags = field(default_factory=ExportFlags)
-
-    def problems(self) -> list[Problem]:
-        """Returns every reason to refuse this configuration."""
-        return self.source.problems() + self.export.problems()

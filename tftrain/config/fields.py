@@ -197,6 +197,11 @@ def names_code(field: dataclasses.Field, value: Any) -> bool:
     return CLASS in (field.metadata["choices"] or ()) and is_class_name(value)
 
 
+def first_reason(reasons: Mapping[str, bool]) -> str:
+    """Returns the first of the reasons that holds; "" if none does."""
+    return next((reason for reason, holds in reasons.items() if holds), "")
+
+
 def superfluous(section: Any, names: Iterable[str], expected: str) -> list[Problem]:
     """Returns a problem for each of these flags of a dataclass that has another value than its default."""
     values = {name: getattr(section, name) for name in names}

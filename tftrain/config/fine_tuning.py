@@ -128,16 +128,6 @@ def scores_of(settings: FineTuningConfig, task: str) -> tuple[str, ...]:
     return RANKING + (METRICS[task] if task in _RERANKERS else ())
 
 
-def width_problems(settings: FineTuningConfig, width: int) -> list[Problem]:
-    """Returns why the loss can't take the first numbers of vectors of a width."""
-    try:
-        settings.widths(width)
-    except ValueError:
-        expected = f"expected ascending numbers from 1 to {width}, the length of the vectors, such as 32,64"
-        return [refused(settings, "matryoshka_dims", expected)]
-    return []
-
-
 def problems(settings: FineTuningConfig, task: str, family: str, mode: str, mix: str | None) -> Iterator[Problem]:
     """Yields every reason to refuse the flags of fine-tuning, and --mix, of a run in a mode, without reading files."""
     if task == "pretraining":

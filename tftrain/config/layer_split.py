@@ -6,7 +6,7 @@ With several chunks, division number chunk * stages + stage is chunk `chunk` of 
 import math
 import re
 
-from tftrain.config.fields import ConfigError, Problem
+from tftrain.config.fields import ConfigError, Problem, first_reason
 from tftrain.config.parallel import BUCKET_BYTES
 
 
@@ -54,15 +54,13 @@ def _listed(how: str, layers: int, stages: int, chunks: int) -> tuple[int, ...]:
     if not re.fullmatch(r"\d+(,\d+)*", how):
         raise ConfigError([Problem("pipeline_split", how, "expected layers, flops, or a list such as 3,4,4,1")])
     numbers, parts = tuple(map(int, how.split(","))), stages * chunks
-    wrong = ""
-    if len(numbers) != parts:
-        sizes = f"--pipeline_parallel_size={stages} x --virtual_pipeline_size={chunks}"
-        wrong = f"expected {parts} numbers for {sizes}, not {len(numbers)}"
-    elif min(numbers) < 1:
-        wrong = "expected at least one layer for each model chunk"
-    elif sum(numbers) != layers:
-        wrong = f"expected a sum of --num_hidden_layers={layers}, not {sum(numbers)}"
-    if wrong:
+    sizes = f"--pipeline_parallel_size={stages} x --virtual_pipeline_size={chunks}"
+    reasons = {
+        f"expected {parts} numbers for {sizes}, not {len(numbers)}": len(numbers) != parts,
+        "expected at least one layer for each model chunk": min(numbers) < 1,
+        f"expected a sum of --num_hidden_layers={layers}, not {sum(numbers)}": sum(numbers) != layers,
+    }
+    if wrong := first_reason(reasons):
         even = ",".join(map(str, _even(layers, parts)))
         raise ConfigError([Problem("pipeline_split", how, f"{wrong}; equal numbers are {even}")])
     return numbers

@@ -1,9 +1,8 @@
 """The lengths of `--seq_length_buckets`, to which batches of shorter examples are cut."""
 
-import itertools
 import re
 
-from tftrain.config.fields import Problem
+from tftrain.config.fields import Problem, first_reason
 
 NONE = "none"
 _FORMAT = re.compile(r"[1-9]\d{0,8}(,[1-9]\d{0,8})*")
@@ -22,19 +21,16 @@ def problems(text: str, longest: int | None, divisor: int) -> list[Problem]:
         longest: max_seq_length; None: not known yet.
         divisor: what all lengths are multiples of: the tensor parallel ranks that divide a sequence.
     """
-
-    def problem(expected: str) -> list[Problem]:
-        return [Problem("seq_length_buckets", text, expected)]
-
-    if text == NONE:
-        return []
-    if not _FORMAT.fullmatch(text):
-        return problem("expected none, or lengths separated by commas, such as 128,256,512")
-    lengths = [int(length) for length in text.split(",")]
-    if any(before >= after for before, after in itertools.pairwise(lengths)):
-        return problem("expected lengths in ascending order")
-    if longest is not None and lengths[-1] > longest:
-        return problem(f"expected lengths of at most --max_seq_length={longest}")
-    if any(length % divisor for length in lengths):
-        return problem(f"expected multiples of --tensor_parallel_size={divisor} with --sequence_parallel")
-    return []
+    expected = ""
+    if text != NONE and not _FORMAT.fullmatch(text):
+        expected = "expected none, or lengths separated by commas, such as 128,256,512"
+    elif text != NONE:
+        lengths = [int(length) for length in text.split(",")]
+        odd = any(length % divisor for length in lengths)
+        reasons = {
+            "expected lengths in ascending order": lengths != sorted(set(lengths)),
+            f"expected lengths of at most --max_seq_length={longest}": longest is not None and lengths[-1] > longest,
+            f"expected multiples of --tensor_parallel_size={divisor} with --sequence_parallel": odd,
+        }
+        expected = first_reason(reasons)
+    return [Problem("seq_length_buckets", text, expected)] if expected else []

@@ -175,18 +175,15 @@ class ParallelConfig:
             nearest = _nearest_divisors(ranks // size, stages)
             shared = f"{ranks // size}, which is {ranks} ranks / --tensor_parallel_size={size}"
             yield Problem("pipeline_parallel_size", stages, f"expected a divisor of {shared}, such as {nearest}")
-        if self.split_grad_accum and stages > 1:
-            expected = (
-                "expected --split_opt_state instead with --pipeline_parallel_size > 1: summing the gradients of each "
-                "micro-batch over the data parallel ranks would make every stage wait in each micro-batch"
-            )
-            yield Problem("split_grad_accum", True, expected)
-        if self.split_weights and stages > 1:
-            expected = (
-                "expected --split_opt_state instead with --pipeline_parallel_size > 1: every stage would gather its "
-                "weights again for each micro-batch"
-            )
-            yield Problem("split_weights", True, expected)
+        in_stages = {
+            "split_grad_accum": "summing the gradients of each micro-batch over the data parallel ranks would make "
+            "every stage wait in each micro-batch",
+            "split_weights": "every stage would gather its weights again for each micro-batch",
+        }
+        for name, why in in_stages.items():
+            if stages > 1 and getattr(self, name):
+                expected = f"expected --split_opt_state instead with --pipeline_parallel_size > 1: {why}"
+                yield Problem(name, True, expected)
         if not self.split_weights:
             expected = "remove this flag, or add --split_weights"
             yield from superfluous(self, ("prefetch_blocks", "split_group"), expected)
@@ -229,13 +226,9 @@ def schedule_problems(schedule: str, stages: int, micro_batches: int, chunks: in
     """Returns why a pipeline schedule can't run these sizes; the micro-batches are those of a data parallel rank."""
     if schedule not in PIPELINE_SCHEDULES:
         return [Problem("pipeline_schedule", schedule, f"expected one of {', '.join(PIPELINE_SCHEDULES)}")]
-    sizes = {"pipeline_parallel_size": stages, "virtual_pipeline_size": chunks, "micro-batches": micro_batches}
-    problems = [
-        Problem(name if "_" in name else "", size, f"expected at least 1{'' if '_' in name else ' micro-batch'}")
-        for name, size in sizes.items()
-        if size < 1
-    ]
-    if problems:
+    sizes = {"pipeline_parallel_size": (stages, ""), "virtual_pipeline_size": (chunks, "")}
+    sizes[""] = micro_batches, " micro-batch"
+    if problems := [Problem(name, size, f"expected at least 1{of}") for name, (size, of) in sizes.items() if size < 1]:
         return problems
     if chunks > 1 and schedule != "interleaved":
         expected = f"expected 1 with --pipeline_schedule={schedule}, or --pipeline_schedule=interleaved"

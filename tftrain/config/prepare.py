@@ -148,36 +148,32 @@ class PrepareConfig:
             yield refused(self, "input_files", expected)
         if self.deduplicate == "near":
             yield from not_installed("deduplicate", "near", "datasketch", "near")
-        if self.document_separator == "verbatim":
-            yield from self._verbatim_problems()
+        if self.document_separator == "verbatim" and (self.objective, self.tokenizer_type) != ("causal", "bpe"):
+            expected = "expected blank_line or file: only --objective=causal with --tokenizer_type=bpe has white space"
+            yield refused(self, "document_separator", expected)
+        elif self.document_separator == "verbatim" and self.deduplicate == "paragraph":
+            expected = "add --deduplicate=near or none: its paragraphs are lines, which stay although they occur twice"
+            yield refused(self, "document_separator", expected)
         if not self.output_dir or is_address(self.output_dir):
             yield refused(self, "output_dir", "expected a local folder for what is prepared")
         if self.vocab_file and self.vocab_size:
             yield refused(self, "vocab_size", "remove this flag: --vocab_file is given")
         yield from self._tokenizer_problems()
         if self.runner == "beam":
-            yield from self._beam_problems()
+            expected = "remove this flag with --runner=beam, whose options say how many workers there are"
+            yield from superfluous(self, ("num_workers",), expected)
+            yield from not_installed("runner", "beam", "apache_beam", "beam")
+            if not all(option.startswith("--") for option in self.split_beam_options):
+                yield refused(self, "beam_options", "expected options that begin with --, such as --runner=FlinkRunner")
         if self.input_records:
-            yield from self._records_problems()
+            others = [field.name for field in fields(self) if field.name not in _OF_RECORDS]
+            yield from superfluous(self, others, "remove this flag with --input_records, which stay as they are")
+            if not self.vocab_file:
+                yield refused(self, "vocab_file", "expected the vocabulary that --input_records were made with")
             return
         yield from superfluous(self, ("eval_records",), "remove this flag, or add --input_records")
         if self.objective == "masked":
             yield from self._mask_problems()
-
-    def _verbatim_problems(self) -> Iterator[Problem]:
-        if (self.objective, self.tokenizer_type) != ("causal", "bpe"):
-            expected = "expected blank_line or file: only --objective=causal with --tokenizer_type=bpe has white space"
-            yield refused(self, "document_separator", expected)
-        elif self.deduplicate == "paragraph":
-            expected = "add --deduplicate=near or none: its paragraphs are lines, which stay although they occur twice"
-            yield refused(self, "document_separator", expected)
-
-    def _beam_problems(self) -> Iterator[Problem]:
-        expected = "remove this flag with --runner=beam, whose options say how many workers there are"
-        yield from superfluous(self, ("num_workers",), expected)
-        yield from not_installed("runner", "beam", "apache_beam", "beam")
-        if not all(option.startswith("--") for option in self.split_beam_options):
-            yield refused(self, "beam_options", "expected options that begin with --, such as --runner=FlinkRunner")
 
     def _tokenizer_problems(self) -> Iterator[Problem]:
         kind, normalizes = self.tokenizer_type, self.tokenizer_type in _NORMALIZATIONS
@@ -204,12 +200,6 @@ class PrepareConfig:
         if kind == "bpe" and 64 <= (self.vocab_size or math.inf) < least:
             expected = f"expected at least {least} with --tokenizer_type=bpe: all bytes and the special tokens"
             yield refused(self, "vocab_size", expected)
-
-    def _records_problems(self) -> Iterator[Problem]:
-        others = [field.name for field in fields(self) if field.name not in _OF_RECORDS]
-        yield from superfluous(self, others, "remove this flag with --input_records, which stay as they are")
-        if not self.vocab_file:
-            yield refused(self, "vocab_file", "expected the vocabulary that --input_records were made with")
 
     def _mask_problems(self) -> Iterator[Problem]:
         if self.packing == "none" and self.max_sequences_per_pack:

@@ -95,9 +95,8 @@ def problems(batch_rampup: str, global_batch_size: int, micro_batch_size: int | 
     elif (global_batch_size - start) % increment:
         grown = f"--global_batch_size={global_batch_size} minus the start, {global_batch_size - start}"
         wrong.append(f"expected an increment that divides {grown}")
-    if micro_batch_size:
-        odd = [size for size in range(start, global_batch_size, increment) if size % (micro_batch_size * ranks)]
-        if odd:
-            unit = f"--micro_batch_size={micro_batch_size} x {ranks} data parallel ranks"
-            wrong.append(f"expected batch sizes that are multiples of {unit}, which {odd[0]} is not")
+    sizes = range(start, global_batch_size, increment) if micro_batch_size else ()
+    if odd := [size for size in sizes if size % (micro_batch_size * ranks)]:
+        unit = f"--micro_batch_size={micro_batch_size} x {ranks} data parallel ranks"
+        wrong.append(f"expected batch sizes that are multiples of {unit}, which {odd[0]} is not")
     return [Problem("batch_rampup", batch_rampup, expected) for expected in wrong]

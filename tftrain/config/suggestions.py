@@ -78,11 +78,8 @@ def suggest(name: str, known: Collection[str]) -> list[str]:
     letters = _letters(name)
     if habit := [flag for flag in HABITS.get(letters, ()) if flag.partition("=")[0] in known]:
         return habit
-    negated = letters.removeprefix("no")
-    likest = [(*_nearest(letters, by_letters), "")] + (
-        [(*_nearest(negated, by_letters), "no")] if negated != letters else []
-    )
-    likeness, flag, prefix = max(likest)
+    spelled = {letters.removeprefix("no"): "no", letters: ""}
+    likeness, flag, prefix = max((*_nearest(each, by_letters), prefix) for each, prefix in spelled.items())
     return [prefix + flag] if likeness >= _ALIKE else []
 
 

@@ -55,7 +55,6 @@ class TrainConfig:
             *(combinations.check_sums(compute, parallel, compares) if run.mode == "train" else ()),
             *combinations.check_buckets(data, model, batch, parallel),
             *combinations.check_spikes(self.limits, checkpoint, data, run.max_steps),
-            *combinations.check_compute(compute),
             *combinations.check_reports(self.log),
             *combinations.check_evaluation(self.evaluation, self.optimizer, run, self.fine_tuning),
             *combinations.check_output(run, self.fine_tuning),

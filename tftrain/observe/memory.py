@@ -15,7 +15,6 @@ import tensorflow as tf
 
 from tftrain.host import devices
 from tftrain.observe import rows
-from tftrain.observe.rows import MemoryRow, PlannedRow
 from tftrain.optim.state import OptimizerState
 from tftrain.parallel import collectives
 from tftrain.state.run_state import Run
@@ -57,7 +56,8 @@ def allocated() -> int:
         if heap is None:
             return measure().now
         heap.restype = _Heap
-        return (used := heap()).uordblks + used.hblkhd
+        sizes = heap().sizes
+        return sizes[7] + sizes[4]
 
 
 def outside_allocator() -> int:
@@ -66,12 +66,9 @@ def outside_allocator() -> int:
 
 
 class _Heap(ctypes.Structure):
-    """What glibc's `mallinfo2` returns: `uordblks` bytes are in use in arenas, `hblkhd` in mappings of their own."""
+    """What glibc's `mallinfo2` returns: number 7 is the bytes in use in arenas, 4 those in mappings of their own."""
 
-    _fields_ = (
-        *((name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd")),
-        *((name, ctypes.c_size_t) for name in ("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")),
-    )
+    _fields_ = (("sizes", 10 * ctypes.c_size_t),)
 
 
 def state_bytes(weights: Iterable[tf.Variable], state: OptimizerState) -> dict[str, int]:
@@ -106,7 +103,7 @@ def breakdown(baseline: int, peak: int, lasting: Mapping[str, int], transient: M
     return {kind: sizes.get(kind, left) for kind in KINDS}
 
 
-def report(run: Run, step: int, baseline: int, copy_bytes: int, planned: Mapping[str, int]) -> MemoryRow:
+def report(run: Run, step: int, baseline: int, copy_bytes: int, planned: Mapping[str, int]) -> rows.MemoryRow:
     """Returns the memory of the rank with the highest peak, the same on all; every rank must call it.
 
     Args:
@@ -123,10 +120,10 @@ def report(run: Run, step: int, baseline: int, copy_bytes: int, planned: Mapping
     mine = tf.constant([[kinds[kind] for kind in KINDS]], tf.float64)
     every = collectives.all_gather_rows(run.mesh.world, mine, "memory_by_kind").numpy()
     rank = int(np.argmax(every.sum(axis=1)))
-    return MemoryRow(step, rank, rows.bytes_of("memory", dict(zip(KINDS, map(int, every[rank]), strict=True))))
+    return rows.MemoryRow(step, rank, rows.bytes_of("memory", dict(zip(KINDS, map(int, every[rank]), strict=True))))
 
 
-def table(row: MemoryRow, planned: PlannedRow, ranks: int) -> str:
+def table(row: rows.MemoryRow, planned: rows.PlannedRow, ranks: int) -> str:
     """Returns the fullest rank's memory by kind beside the plan, in GB of 1e9 bytes."""
     lines = [f"{f'memory of rank {row.memory_rank}, the fullest of {ranks}':32}{'GB':>10}{'planned':>10}"]
     for kind in (*KINDS, "peak"):

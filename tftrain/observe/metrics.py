@@ -26,7 +26,6 @@ from tftrain.files import durable
 from tftrain.host.text import for_log, listed
 from tftrain.host.units import shown
 from tftrain.observe import rows
-from tftrain.observe.rows import EvalRow, MemoryRow, PlannedRow, RollbackRow, SpikeRow, TrainRow
 from tftrain.tasks.task import Mean
 
 logger = logging.getLogger(__name__)
@@ -151,7 +150,7 @@ class MetricsWriter:
         except OSError:  # The terminal has gone.
             self._bar.disable = True
 
-    def train(self, row: TrainRow, seconds_left: float = math.nan) -> None:
+    def train(self, row: rows.TrainRow, seconds_left: float = math.nan) -> None:
         """Writes and shows one training step; `seconds_left` to the last step are NaN if they are not known."""
         self._write(row, "train/")
         if self._bar is not None:
@@ -159,25 +158,25 @@ class MetricsWriter:
         short = rows.short_train_line(row, self.max_steps, self._means, seconds_left)
         self._show(short, rows.train_line(row, self.max_steps, self._means))
 
-    def evaluation(self, row: EvalRow) -> None:
+    def evaluation(self, row: rows.EvalRow) -> None:
         """Writes and shows one evaluation."""
         self._write(row, "")
         short = rows.short_eval_line(row, self.max_steps, self._means)
         self._show(short, rows.eval_line(row, self.max_steps, self._means))
 
-    def spike(self, row: SpikeRow) -> None:
+    def spike(self, row: rows.SpikeRow) -> None:
         """Writes and shows an unusual step."""
         self._write(row, "")
         self._show(rows.short_spike_line(row, self.max_steps), rows.spike_line(row, self.max_steps))
 
-    def rollback(self, row: RollbackRow, most: int) -> None:
+    def rollback(self, row: rows.RollbackRow, most: int) -> None:
         """Removes the rows after the step that a run goes back to; writes and shows this rollback, one of `most`."""
         self.truncate_after(row.step, row.rollbacks - 1)
         self._write(row, "")
         line = rows.rollback_line(row, most)
         self._show(line, line)
 
-    def memory(self, row: MemoryRow, planned: PlannedRow, shown: str) -> None:
+    def memory(self, row: rows.MemoryRow, planned: rows.PlannedRow, shown: str) -> None:
         """Writes measured and planned memory, and shows them as the text `shown`."""
         self._write(row, "")
         self._write(planned, "")

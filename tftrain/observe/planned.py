@@ -4,11 +4,10 @@ import math
 from typing import NamedTuple
 
 from tftrain.host import devices
-from tftrain.observe.rows import PlannedRow, bytes_of
+from tftrain.observe.rows import PlannedRow
 from tftrain.plan import forecast, machine, memory, timeline, timing
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.system import of_trainer
-from tftrain.plan.timeline import Moment
 from tftrain.plan.workload import Workload, from_config
 from tftrain.state.run_state import Run
 
@@ -21,11 +20,7 @@ class StepPlan(NamedTuple):
 
     memory: dict[str, int]  # bytes of the fullest rank by the kinds of `tftrain.observe.memory`; they sum to the peak
     seconds: float | None  # None if the device is not known
-    unknown: str = ""  # why `seconds` is None, and what to do; "" if it is known, or was not requested
-
-    def row(self, step: int, seconds: float) -> PlannedRow:
-        """Returns the plan as a row, with the measured seconds of the step."""
-        return PlannedRow(step, bytes_of("planned", self.memory), self.seconds, seconds)
+    unknown: str  # why `seconds` is None, and what to do; "" if it is known, or was not requested
 
 
 def plan_step(run: Run, samples: int) -> StepPlan:
@@ -37,7 +32,7 @@ def plan_step(run: Run, samples: int) -> StepPlan:
     return StepPlan(kinds, seconds, unknown)
 
 
-def timeline_of(run: Run, samples: int) -> tuple[list[Moment], float]:
+def timeline_of(run: Run, samples: int) -> tuple[list[timeline.Moment], float]:
     """Returns the planned memory over an update of `samples` samples, if there is no pipeline, and the planned peak.
 
     If the device is not known, the times are those of another one: their proportions are about the same.

@@ -19,12 +19,11 @@ from tftrain.host import devices
 from tftrain.host.environment import versions
 from tftrain.host.exit_codes import RunError
 from tftrain.observe import goodput, memory, planned, predictions, run_page
-from tftrain.observe.goodput import Goodput
 from tftrain.observe.health import NOTHING_PREDICTED
 from tftrain.observe.ledger import Ledger
 from tftrain.observe.metrics import MetricsWriter
 from tftrain.observe.plot import loss_curve, score_curve
-from tftrain.observe.rows import FIELDS, RollbackRow, SpikeRow, TrainRow, of_evaluation
+from tftrain.observe.rows import FIELDS, PlannedRow, RollbackRow, SpikeRow, TrainRow, bytes_of, of_evaluation
 from tftrain.observe.trackers import Trackers
 from tftrain.parallel import collectives
 from tftrain.plan import cluster
@@ -125,7 +124,7 @@ class Reporter:
             self._writer = MetricsWriter(output_dir, self._max_steps, run.task.means, form, send, events)
             self._writer.truncate_after(done, len(run.left_out.windows))
             _write_config(run)
-            self._goodput = Goodput(output_dir, ledger, done)
+            self._goodput = goodput.Goodput(output_dir, ledger, done)
 
     def begin_phase(self, done: int) -> None:
         """Lets the first step of a phase, after the `done` updates, count as one that compiles; plans the second."""
@@ -157,7 +156,7 @@ class Reporter:
             plan = planned.plan_step(run, self.clock.batch_size)
             row = memory.report(run, number, self._baseline, self._checkpoints.copy_bytes, plan.memory)
             if self._writer:
-                planned_row = plan.row(number, seconds)
+                planned_row = PlannedRow(number, bytes_of("planned", plan.memory), plan.seconds, seconds)
                 table = memory.table(row, planned_row, run.mesh.size)
                 self._writer.memory(row, planned_row, f"{table}\n{planned.time_lines(planned_row, plan.unknown)}")
 

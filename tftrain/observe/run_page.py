@@ -15,7 +15,6 @@ from tftrain.observe.plot import points, smoothed
 from tftrain.page import lines
 from tftrain.page.bars import BarSeries, Panel, chart
 from tftrain.page.document import Grid, Part, document
-from tftrain.page.lines import Curve
 
 logger = logging.getLogger(__name__)
 
@@ -92,26 +91,26 @@ def _curves(rows: list[dict]) -> list[dict[str, Any]]:
     held_out = next((name for row in rows for name in row if name.startswith("eval_") and name.endswith("_loss")), "")
     # If the loss has several terms, the one that evaluations have.
     losses = points(rows, held_out.removeprefix("eval_")) or points(rows, "loss")
-    shown = [Curve("training", losses, "published")]
+    shown = [lines.Curve("training", losses, "published")]
     if len(losses) >= FEW:
         steps, values = zip(*losses, strict=True)
         smooth = list(zip(steps, smoothed(values), strict=True))
-        shown = [Curve("training", losses, "faint"), Curve("training, smoothed", smooth, "published")]
-    shown.append(Curve("held-out", points(rows, held_out), "measured"))
-    shown.append(Curve("unigram entropy", points(rows, "eval_unigram_nats"), "edge"))
+        shown = [lines.Curve("training", losses, "faint"), lines.Curve("training, smoothed", smooth, "published")]
+    shown.append(lines.Curve("held-out", points(rows, held_out), "measured"))
+    shown.append(lines.Curve("unigram entropy", points(rows, "eval_unigram_nats"), "edge"))
     scores = {name for row in rows for name in row if name.startswith("eval_")} - {held_out, "eval_unigram_nats"}
     scores = sorted(name for name in scores if "/" not in name and not name.endswith("_loss"))
     charts = lines.chart("Loss", "nats", shown)
     for name in scores:
         words = [WORDS.get(word, word) for word in name.removeprefix("eval_").split("_")]
         title = " ".join(words)
-        curve = Curve("held-out", points(rows, name), "measured")
+        curve = lines.Curve("held-out", points(rows, name), "measured")
         charts += lines.chart(title[:1].upper() + title[1:], "", [curve])
-    throughput = [Curve("without padding", points(rows, "real_tokens_per_sec"), "published")]
+    throughput = [lines.Curve("without padding", points(rows, "real_tokens_per_sec"), "published")]
     charts += lines.chart("Throughput, all ranks", "tokens/s", throughput, from_zero=True)
-    norms = [Curve("norm", points(rows, "grad_norm"), "published")]
+    norms = [lines.Curve("norm", points(rows, "grad_norm"), "published")]
     charts += lines.chart("Norm of the gradient, before clipping", "", norms)
-    rates = [Curve("rate", points(rows, "learning_rate"), "published")]
+    rates = [lines.Curve("rate", points(rows, "learning_rate"), "published")]
     return charts + lines.chart("Learning rate", "", rates, from_zero=True)
 
 

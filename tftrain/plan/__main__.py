@@ -22,9 +22,9 @@ from tftrain.host.units import GB
 from tftrain.plan import choice, levers, machine, page, report
 from tftrain.plan.cluster import CLUSTERS, Cluster
 from tftrain.plan.commands import changes_of, of_division
-from tftrain.plan.config import PlanConfig, of_phases, search_request, workload
+from tftrain.plan.config import PlanConfig, of_phases, search_space, workload
 from tftrain.plan.forecast import Forecast, forecast
-from tftrain.plan.search import Constraints, SearchSpace, candidates, least_memory, search
+from tftrain.plan.search import SearchSpace, candidates, least_memory, search
 from tftrain.plan.system import Constants, systems
 from tftrain.plan.workload import Workload
 
@@ -145,7 +145,7 @@ def print_search(config: PlanConfig) -> int:
     """Prints the fastest layouts on up to max_nodes nodes; returns the exit status."""
     cluster, constants = machine_of(config)
     whole, config = config, config.longest_phase
-    space = search_request(config, cluster, software=SOFTWARE[config.plan.trainer])
+    space = search_space(config, cluster, SOFTWARE[config.plan.trainer])
     work, margin = space.work, config.plan.memory_margin
 
     def accepts(division: Workload) -> bool:
@@ -178,7 +178,7 @@ def write_page(config: PlanConfig, whole: PlanConfig, plan: Forecast, suggestion
     work, cluster = plan.work, plan.cluster
     config = changed(config, {**changes_of(work, config), "nodes": work.ranks // cluster.per_node})
     alone = list(levers.levers(config, plan))
-    space = SearchSpace(work, cluster, config.plan.nodes, constraints=Constraints(ranks=work.ranks))
+    space = SearchSpace(work, cluster, config.plan.nodes, fixed={"ranks": work.ranks})
     every = [forecast(layout, cluster, plan.constants) for layout in candidates(space)]
     try:
         page.write(Path(config.plan.html), plan, whole, config.run.max_steps, suggestions, alone, every)

@@ -80,7 +80,7 @@ def block_sizes(work: Workload) -> BlockSizes:
     """Returns the sizes of a block's tensors."""
     tokens, item, t, model = work.rows * work.seq, work.item, work.tp, work.model
     attention, stream = model.block.attention, tokens * model.width * item
-    scores = 0.0 if "flash" in work.fused else work.rows * model.attention_heads / t * work.seq**2 * item
+    scores = 0.0 if work.core != "softmax" else work.rows * model.attention_heads / t * work.seq**2 * item
     query, key = (tokens * dense.outputs * item / t for dense in (attention.query, attention.key))
     return BlockSizes(stream, stream / work.stream_ranks, query, key, tokens * model.inner * item / t, scores)
 
@@ -124,7 +124,7 @@ def products_of_block(work: Workload, joined: bool) -> tuple[Product, ...]:
     batch = max(1, round(work.rows * attention.heads / t))
     output, down, width = attention.output, feed_forward.down, work.model.width
     # Flash attention skips the tiles that a window hides; the others compute whole matrices.
-    keys = min(work.seq, math.ceil(work.model.keys(work.seq) / _TILE) * _TILE) if "flash" in work.fused else work.seq
+    keys = min(work.seq, math.ceil(work.model.keys(work.seq) / _TILE) * _TILE) if work.core != "softmax" else work.seq
     return (
         *[Product("queries, keys, values", tokens, outputs // t, width) for outputs in widths],
         Product("scores", work.seq, keys, attention.head_size, batch, core=True),

@@ -8,7 +8,7 @@ from tftrain.host.units import GB
 from tftrain.plan import levers
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.commands import FOR_SOME, changes_of, layout_of, of_division, text
-from tftrain.plan.config import PlanConfig, search_layouts, workload
+from tftrain.plan.config import PlanConfig, search_space, workload
 from tftrain.plan.forecast import forecast
 from tftrain.plan.search import SearchResult, least_memory, search
 from tftrain.plan.system import Constants
@@ -29,7 +29,7 @@ def choose(request: Request, top: int = 3) -> SearchResult:
     """Returns the fastest layouts that fit; a ConfigError if none has the given flags, or none fits: what would."""
     config, fixed_flags, cluster, constants, whole = request
     ranks, margin = config.max_nodes * cluster.per_node, config.plan.memory_margin
-    space = search_layouts(config, cluster, ranks, fixed_flags)
+    space = search_space(config, cluster, ranks=ranks, named=fixed_flags)
 
     def accepts(division: Workload) -> bool:
         keeps = fixed_flags.isdisjoint(changes_of(division, config))

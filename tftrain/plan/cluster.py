@@ -47,11 +47,6 @@ class Peaks(NamedTuple):
     fp16: float
     bf16: float | None
 
-    @property
-    def of_cluster(self) -> dict[str, float]:
-        """The fields of `Cluster` that hold them."""
-        return {"peak_fp32": self.fp32, "peak_16bit": self.fp16}
-
 
 # NVIDIA's data sheets of the V100, A100, H100 and H200 Tensor Core GPUs. Figures with sparsity (the second one of A100,
 # the only one of H100 and H200) are halved.
@@ -59,8 +54,7 @@ V100, V100_PCIE, V100S = Peaks(15.7, 125.0, None), Peaks(14.0, 112.0, None), Pea
 A100_PEAKS = Peaks(156.0, 312.0, 312.0)
 H100, H100_PCIE, NVL = Peaks(494.5, 989.5, 989.5), Peaks(378.0, 756.0, 756.0), Peaks(417.5, 835.5, 835.5)
 
-A100 = Cluster("a100_80gb", 79.3 * GB_PER_GIB, **A100_PEAKS.of_cluster, memory_gbs=2039, multiprocessors=108,
-               per_node=8, link_gbs=300, network_gbs=50)  # fmt: skip
+A100 = Cluster("a100_80gb", 79.3 * GB_PER_GIB, A100_PEAKS.fp32, A100_PEAKS.fp16, 2039, 108, 8, 300, 50)
 A100_40 = dataclasses.replace(A100, memory_gb=39.4 * GB_PER_GIB, memory_gbs=1555)
 CLUSTERS = {
     cluster.name: cluster
@@ -127,4 +121,4 @@ def of_device(name: str) -> Cluster:
     if board is None or board.cluster is None:
         known = ", ".join(board.part for board in BOARDS if board.cluster)
         raise ConfigError([Problem("", name, f"expected a GPU with one of {known} in its name to plan its time")])
-    return dataclasses.replace(CLUSTERS[board.cluster], **board.peaks.of_cluster)
+    return dataclasses.replace(CLUSTERS[board.cluster], peak_fp32=board.peaks.fp32, peak_16bit=board.peaks.fp16)

@@ -10,15 +10,9 @@ from tftrain.config.fields import Config, changed, flag_name, sections
 from tftrain.config.parallel import ParallelConfig
 from tftrain.config.train import TrainConfig
 from tftrain.plan.config import PlanConfig
-from tftrain.plan.workload import Workload
+from tftrain.plan.workload import LAYOUT, PASSES, RANKS, Workload
 
 Changes = dict[str, Any]
-# The flags of a layout, which a search chooses.
-LAYOUT = (
-    "tensor_parallel_size", "sequence_parallel", "pipeline_parallel_size", "pipeline_schedule", "virtual_pipeline_size",
-    "split_opt_state", "split_grad_accum", "split_weights", "micro_batch_size", "grad_accum_steps",
-    "activation_checkpointing", "attn_impl",
-)  # fmt: skip
 # Flags that are for some layouts only, which a search does without; their defaults are for all.
 FOR_SOME = (
     "pipeline_split", "group_transport", "gradient_transport", "prefetch_blocks", "split_group", "state_split_strategy",
@@ -35,9 +29,8 @@ def freed(config: Config, named: Set[str]) -> Config:
 
 def layout_of(work: Workload, current: ParallelConfig) -> Changes:
     """Returns the flags of a division by name, each of `LAYOUT`; other software has other flags of its ZeRO stage."""
-    ranks = dict(zip(LAYOUT, (work.tp, work.sequence_parallel, work.pp, work.schedule, work.chunks), strict=False))
-    others = (work.micro_batch, round(work.micro_batches), work.checkpointing, work.core)
-    return {**ranks, **work.stage_flags(current), **dict(zip(LAYOUT[-len(others) :], others, strict=True))}
+    ranks, passes = ({flag: getattr(work, name) for name, flag in flags.items()} for flags in (RANKS, PASSES))
+    return {**ranks, **work.stage_flags(current), **passes, "grad_accum_steps": round(work.micro_batches)}
 
 
 def changes_of(work: Workload, config: PlanConfig) -> Changes:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tftrain.config import combinations, ramp
-from tftrain.config.fields import ConfigError, Problem, changed, field_problems, flag
+from tftrain.config.fields import ConfigError, Problem, changed, field_problems, flag, flag_values
 from tftrain.config.parallel import BatchConfig
 from tftrain.config.train import TrainConfig
 from tftrain.data.sizes import synthetic
 from tftrain.plan.cluster import Cluster
-from tftrain.plan.search import SCHEDULES, Constraints, SearchSpace
-from tftrain.plan.workload import Workload, from_config
+from tftrain.plan.search import SCHEDULES, SearchSpace
+from tftrain.plan.workload import PASSES, RANKS, Workload, from_config
 
 # Flags that a run needs and a plan does not.
 NOT_NEEDED = ("output_dir", "data_dir", "train_file")
@@ -154,22 +154,29 @@ def _refusals(config: PlanConfig, cluster: Cluster, ranks: int) -> list[Problem]
     return problems
 
 
-def search_request(
-    config: PlanConfig, cluster: Cluster, named: Collection[str] = (), software: type[Workload] = Workload
+def search_space(
+    config: PlanConfig,
+    cluster: Cluster,
+    software: type[Workload] = Workload,
+    ranks: int | None = None,
+    named: Collection[str] = (),
 ) -> SearchSpace:
     """Returns the divisions that have the sizes which the flags fix.
 
-    A default fixes a size only if its flag is in `named`. `software` runs the job.
+    Args:
+        software: runs the job.
+        ranks: of every division. Then this trainer has more choices: schedules of pipelines, and sequence parallelism.
+        named: flags whose values are fixed although they are the default.
 
     Raises:
         ConfigError: flags are wrong for every division, or the global batch is missing.
     """
     batch, parallel = config.batch, config.parallel
     # The search chooses the batch sizes. The parallel sizes in the flags always divide this number of ranks.
-    ranks = config.max_nodes * cluster.per_node * parallel.tensor_parallel_size * parallel.pipeline_parallel_size
+    divided = config.max_nodes * cluster.per_node * parallel.tensor_parallel_size * parallel.pipeline_parallel_size
     # As many micro-batches as stages, which every schedule can run.
     any_batch = BatchConfig(grad_accum_steps=max(1, parallel.pipeline_parallel_size))
-    problems = _refusals(dataclasses.replace(config, batch=any_batch), cluster, ranks) + field_problems(batch)
+    problems = _refusals(dataclasses.replace(config, batch=any_batch), cluster, divided) + field_problems(batch)
     if batch.global_batch_size is None:
         problems.append(Problem("global_batch_size", None, "expected the samples of an update"))
     problems = problems or ramp.problems(batch.batch_rampup, batch.global_batch_size, None, 1)
@@ -180,43 +187,20 @@ def search_request(
     several = dataclasses.replace(batch, micro_batch_size=1, grad_accum_steps=2)
     train = dataclasses.replace(config.train, batch=several)
     work = from_config(train, 1, gpu=cluster.multiprocessors > 0, per_node=cluster.per_node)
-    return SearchSpace(software.adapted(work, None), cluster, config.max_nodes, sizes, _constraints(config, named))
+    tries = ranks and software.runs_here
+    schedules = SCHEDULES if tries and {"pipeline_schedule", "virtual_pipeline_size"}.isdisjoint(named) else ()
+    is_named = "sequence_parallel" in named
+    sequence_parallel = (parallel.sequence_parallel,) if is_named else (False, True) if tries else None
+    choices = _fixed(config, ranks, named), schedules, sequence_parallel
+    return SearchSpace(software.adapted(work, None), cluster, config.max_nodes, sizes, *choices)
 
 
-def search_layouts(
-    config: PlanConfig, cluster: Cluster, ranks: int, named: Collection[str] = (), software: type[Workload] = Workload
-) -> SearchSpace:
-    """Returns the divisions among so many ranks, with more of this trainer's choices than `search_request` has.
-
-    They are schedules of pipelines, and with and without sequence parallelism.
-    """
-    space = search_request(config, cluster, named, software)
-    fixed = space.constraints._replace(ranks=ranks)
-    if software.runs_here:
-        has_schedule = {"pipeline_schedule", "virtual_pipeline_size"}.intersection(named)
-        schedules = () if has_schedule else SCHEDULES
-        fixed = fixed._replace(schedules=schedules, sequence_parallel=fixed.sequence_parallel or (False, True))
-    return space._replace(constraints=fixed)
-
-
-def _constraints(config: PlanConfig, named: Collection[str]) -> Constraints:
-    """Returns the sizes that the flags fix; the defaults (parallel size 1, no checkpointing) only if they are given."""
-    plan, batch, parallel = config.plan, config.batch, config.parallel
-    unsplit = 0 if "split_opt_state" in named else None
-    split = parallel.zero_stage or unsplit
-
-    def fixed(section: Any, name: str, free: Any) -> Any:
-        value = getattr(section, name)
-        return value if value != free or name in named else None
-
-    return Constraints(
-        dp=plan.data_parallel_size,
-        tp=fixed(parallel, "tensor_parallel_size", 1),
-        pp=fixed(parallel, "pipeline_parallel_size", 1),
-        micro_batch=batch.micro_batch_size,
-        micro_batches=batch.grad_accum_steps,
-        zero_stage=split if plan.zero_stage is None else plan.zero_stage,
-        checkpointing=fixed(config.compute, "activation_checkpointing", "none"),
-        core=fixed(config.model, "attn_impl", "softmax"),
-        sequence_parallel=(parallel.sequence_parallel,) if "sequence_parallel" in named else None,
-    )
+def _fixed(config: PlanConfig, ranks: int | None, named: Collection[str]) -> dict[str, Any]:
+    """Returns what the flags fix of a division; see `search_space`."""
+    plan, values, free = config.plan, flag_values(config), flag_values(PlanConfig())
+    sizes = {"tp": RANKS["tp"], "pp": RANKS["pp"], **PASSES}
+    fixed = {name: values[flag] for name, flag in sizes.items() if values[flag] != free[flag] or flag in named}
+    split = config.parallel.zero_stage or (0 if "split_opt_state" in named else None)
+    others = {"ranks": ranks, "dp": plan.data_parallel_size}
+    others["zero_stage"] = split if plan.zero_stage is None else plan.zero_stage
+    return fixed | {name: value for name, value in others.items() if value is not None}

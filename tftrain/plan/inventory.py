@@ -1,24 +1,18 @@
 """The inventories of a workload's block, embeddings and heads, cached by the fields that they depend on."""
 
 import functools
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 from tftrain.architecture.architecture import GPU_UNIT, rows_of_chunk
 from tftrain.host.units import ITEM_BYTES
-from tftrain.plan.blocks import (
-    Inventory,
-    Kernel,
-    SavedTensor,
-    block_sizes,
-    logit_rows,
-    products_of_block,
-    products_of_heads,
-    sums_of_block,
-)
+from tftrain.plan import blocks
+from tftrain.plan.blocks import Inventory, Kernel, SavedTensor
 from tftrain.plan.kernels import kernels_of_block, kernels_of_embedding, kernels_of_head
 from tftrain.plan.saved import PLAIN_BYTES, saved_by_block
 from tftrain.plan.workload import Workload
 
+Result = TypeVar("Result")
 CHUNK_COPIES = 4  # causal logits of a chunk in fp32: logits, differences, exponentials, gradients
 
 
@@ -28,11 +22,6 @@ class Parts(NamedTuple):
     block: Inventory
     embedding: Inventory
     head: Inventory
-
-
-def parts(work: Workload) -> Parts:
-    """Returns the inventories of one tensor parallel rank and one micro-batch."""
-    return _parts(one_block(work))
 
 
 @functools.lru_cache(maxsize=1 << 14, typed=True)
@@ -49,6 +38,12 @@ def one_block(work: Workload) -> Workload:
         split_strategy="even",
         checkpoint_copies=0,
     )
+
+
+def by_block(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Returns a function of a workload whose results are those of all workloads that `one_block` makes equal."""
+    cached = functools.lru_cache(maxsize=1 << 14, typed=True)(function)
+    return functools.wraps(function)(lambda work, *others: cached(one_block(work), *others))
 
 
 def wire_bytes(work: Workload) -> int:
@@ -68,18 +63,19 @@ def make_parts(work: Workload) -> Parts:
     )
 
 
-_parts = functools.lru_cache(maxsize=1 << 12, typed=True)(make_parts)
+# The inventories of one tensor parallel rank and one micro-batch.
+parts = by_block(make_parts)
 
 
 def block(work: Workload) -> Inventory:
     """Returns the inventory of one block on one tensor parallel rank."""
-    sizes = block_sizes(work)
+    sizes = blocks.block_sizes(work)
     return Inventory(
-        products_of_block(work, joined=False),
+        blocks.products_of_block(work, joined=False),
         kernels_of_block(work),
         saved_by_block(work),
         sizes.stream_of_rank,
-        sums_of_block(work, sizes.stream),
+        blocks.sums_of_block(work, sizes.stream),
         work.model.block_weights.of_rank(work.tp),
     )
 
@@ -110,7 +106,7 @@ def embedding(work: Workload) -> Inventory:
 def head(work: Workload) -> Inventory:
     """Returns the inventory after the blocks: the logits of the masked words, or of all; in chunks of rows."""
     causal, item, words, width = work.model.causal, work.item, work.model.vocab / work.tp, work.model.width
-    rows = logit_rows(work)
+    rows = blocks.logit_rows(work)
     picked, chunk = rows * width * item, rows_of_chunk(rows, round(words), width, work.gpu)
     table_sum = SavedTensor("sum of the table's gradient", PLAIN_BYTES * float(round(words)) * width)
     of_chunk = 4.0 * CHUNK_COPIES * chunk * words if causal else (item + 8.0) * chunk * round(words)
@@ -129,7 +125,7 @@ def head(work: Workload) -> Inventory:
         saved = [SavedTensor("masked positions", 4 * picked), logits, *([table_sum] if chunk < rows else [])]
         small = ((4.0 * rows,) * 2, (picked,))
     return Inventory(
-        products_of_heads(work),
+        blocks.products_of_heads(work),
         kernels_of_head(work),
         tuple(saved) if rows else (),
         picked,

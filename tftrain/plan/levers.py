@@ -13,7 +13,7 @@ from tftrain.config.model import FUSED_OPS
 from tftrain.config.parallel import divisors
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.commands import FOR_SOME, Changes, differing, freed, layout_of, of_changes, text
-from tftrain.plan.config import PlanConfig, search_layouts, workload
+from tftrain.plan.config import PlanConfig, search_space, workload
 from tftrain.plan.forecast import Forecast, forecast
 from tftrain.plan.search import search
 from tftrain.plan.workload import Workload, update_rule, zero_stages
@@ -72,7 +72,7 @@ def _fastest_layout(config: PlanConfig, plan: Forecast, whole: PlanConfig) -> li
         return bool(lever := lever_of(layout)) and not of_changes(lever.changes, whole).run_problems(work.ranks)
 
     try:
-        space = search_layouts(changed(freed(config, free), batch), plan.cluster, work.ranks, free, type(work))
+        space = search_space(changed(freed(config, free), batch), plan.cluster, type(work), work.ranks, free)
     except ConfigError:
         return []
     return [lever_of(each.work) for each in search(space, plan.constants, 1, plan.margin, accepts).fastest]

@@ -69,14 +69,15 @@ class Memory(NamedTuple):
 
 def estimate(work: Workload, constants: Constants) -> Memory:
     """Returns the memory of the fullest rank. If stages are equal, only the first and the last are looked at."""
-    one = inventory.one_block(work)
     stages = range(work.pp) if work.division else {0, work.pp - 1}
-    return max((_stage(work, one, constants, stage) for stage in stages), key=lambda found: found.total)
+    return max((_stage(work, constants, stage) for stage in stages), key=lambda found: found.total)
 
 
-def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> Memory:
+def _stage(work: Workload, constants: Constants, stage: int) -> Memory:
     first, last = stage == 0, stage == work.pp - 1
-    under_way = _under_way(work, stage)
+    under_way = Peak(work.chunks, (1,) * work.chunks)  # micro-batches whose activations it holds, of each of its chunks
+    if work.pp > 1:
+        under_way = cost.peak(work.schedule, stage, work.pp, round(work.micro_batches), work.chunks)
     weights = inventory.weights(work, stage)
     with_state = weights - inventory.copied_weights(work, stage)
     owned = with_state / work.owners
@@ -86,8 +87,8 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
         kernels = [rows * columns / work.tp for rows, columns in kernels_of_block(work.model)]
         matrices = work.layers_of(stage) * sum(kernels)
         owned = (with_state - matrices) / work.owners + max(*kernels, matrices / work.owners)
-    tensors, activations = _activations(one, work.layers_of(stage) / work.chunks, under_way, first, last)
-    held = held_by_stages(work, one, stage) if work.pp > 1 else _lost_pieces(work, one, constants)
+    tensors, activations = _activations(work, work.layers_of(stage) / work.chunks, under_way, first, last)
+    held = held_by_stages(work, stage) if work.pp > 1 else _lost_pieces(work, constants)
     tensors, activations = (*tensors, *held), activations + _bytes(held)
     # Gradients that are shards in fp32 count as widened ones, if there are any.
     shares, widened = work.sharded_masters, work.widens_gradients
@@ -146,23 +147,23 @@ def gathered(work: Workload, weights: float) -> float:
     return work.item * (min(weights, work.prefetch * one_block + computing) + min(weights, one_block + computing))
 
 
-def _lost_pieces(work: Workload, one: Workload, constants: Constants) -> list[tuple[str, float]]:
+def _lost_pieces(work: Workload, constants: Constants) -> list[tuple[str, float]]:
     """Returns the free memory in pieces that the inputs of recomputed blocks keep apart, too small for what follows."""
-    inputs = work.model.layers * inventory.parts(one).block.entry if work.checkpointing == "full" else 0.0
+    inputs = work.model.layers * inventory.parts(work).block.entry if work.checkpointing == "full" else 0.0
     lost = constants.lost_pieces * inputs
     return [("free memory between the inputs of blocks", lost)] if lost else []
 
 
 @functools.singledispatch
-def held_by_stages(work: Workload, one: Workload, stage: int) -> list[tuple[str, float]]:
+def held_by_stages(work: Workload, stage: int) -> list[tuple[str, float]]:
     """Returns what this trainer's pipeline stages hold beside the activations that the schedule counts.
 
     Backward of a part frees nothing before its end, where it has the part's gradients too; six tenths of a
     micro-batch's activations, recomputed ones as well, is what runs needed. Backward in halves keeps the gradients of
     all products' outputs until the second half.
     """
-    block, layers = inventory.parts(one).block, work.layers_of(stage)
-    whole = _bytes(saved_by_blocks(one._replace(checkpointing="none"), block, layers, 1))
+    block, layers = inventory.parts(work).block, work.layers_of(stage)
+    whole = _bytes(saved_by_blocks(work._replace(checkpointing="none"), block, layers, 1))
     if work.sequence_parallel:  # The inputs of both halves of a block and the gradients of both sums, gathered.
         whole += layers * 4 * work.rows * work.seq * work.model.width * work.item
     tensors = [("activations of a part until its backward ends", 0.6 * whole)]
@@ -173,14 +174,7 @@ def held_by_stages(work: Workload, one: Workload, stage: int) -> list[tuple[str,
     return tensors
 
 
-def _under_way(work: Workload, stage: int) -> Peak:
-    """Returns the most micro-batches whose activations a stage holds, counted for each of its chunks."""
-    if work.pp == 1:
-        return Peak(work.chunks, (1,) * work.chunks)
-    return cost.peak(work.schedule, stage, work.pp, round(work.micro_batches), work.chunks)
-
-
-@functools.lru_cache(maxsize=1 << 14, typed=True)
+@inventory.by_block
 def _activations(
     work: Workload, layers: float, under_way: Peak, first: bool, last: bool
 ) -> tuple[tuple[tuple[str, float], ...], float]:

@@ -173,7 +173,7 @@ def search_cells(result: SearchResult, config: PlanConfig) -> list[list[str]]:
         work = plan.work
         sizes = (work.ranks // plan.cluster.per_node, work.dp, work.tp, work.pp, work.micro_batch, work.zero_stage)
         figures = f"{plan.seconds:.4f}", f"{plan.gb:.1f}", f"{plan.tflops_per_device:.1f}", f"{plan.mfu:.3f}"
-        core = "flash" if "flash" in work.fused else "softmax"
+        core = "softmax" if work.core == "softmax" else "flash"
         run = of_division(work, config) if work.runs_here else None
         shown = command(run, work.ranks) if run else "-"
         lines.append([*map(str, sizes), work.checkpointing, core, str(work.sequence_parallel).lower(), *figures, shown])

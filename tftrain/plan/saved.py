@@ -24,14 +24,15 @@ def saved_by_block(work: Workload) -> tuple[SavedTensor, ...]:
     tokens, heads = work.rows * work.seq, work.model.attention_heads / work.tp
     sizes = block_sizes(work)
     numbers, wide = tokens * work.model.width / work.stream_ranks, tokens * work.model.inner / work.tp
-    stream, query, key = numbers * work.item, sizes.query, sizes.key
+    stream, query, key, attention = numbers * work.item, sizes.query, sizes.key, work.model.block.attention
+    within = (query + key) * (1 if _saves_input(work, "ln") else 2 * PLAIN_BYTES / work.item)
     saved = [
         SavedTensor("block's input", stream),
         SavedTensor("queries, keys and values", query + 2 * key),
         SavedTensor("context", query),
         SavedTensor("input of the wide layer", stream),
         SavedTensor("inputs of norms", 2 * stream if _saves_input(work, "ln") else 4 * PLAIN_BYTES * numbers),
-        *_norms_within(work, query + key),
+        *([SavedTensor("inputs of the norms of queries and keys", within)] if attention.head_norm else []),
         *_attention(work, work.rows * heads * work.seq**2),
         *_feed_forward(work, wide),
     ]
@@ -52,17 +53,9 @@ def _mask_bytes(work: Workload) -> int:
     return MASK_BYTES if work.compiled else work.item
 
 
-def _norms_within(work: Workload, size: float) -> list[SavedTensor]:
-    """Returns what the norms of queries and keys save; `size` has the bytes of both."""
-    if not work.model.block.attention.head_norm:
-        return []
-    saved = size if _saves_input(work, "ln") else 2 * PLAIN_BYTES * size / work.item
-    return [SavedTensor("inputs of the norms of queries and keys", saved)]
-
-
 def _attention(work: Workload, scores: float) -> list[SavedTensor]:
     item = work.item
-    if "flash" in work.fused:
+    if work.core != "softmax":
         return [SavedTensor("log-sum-exp of the scores", PLAIN_BYTES * scores / work.seq, core=True)]
     if "softmax" in work.fused:
         return [SavedTensor("attention probabilities", item * scores, core=True)]

@@ -3,8 +3,8 @@
 import bisect
 import itertools
 import math
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from tftrain.config.attention_core import takes_heads
 from tftrain.config.parallel import divisors, schedule_problems
@@ -21,30 +21,6 @@ CHECKPOINTING = ("none", "selective", "full")
 SCHEDULES = (("1f1b", 1), ("zero_bubble", 1), ("interleaved", 2))
 
 
-class Constraints(NamedTuple):
-    """The fixed sizes of a division; None is free."""
-
-    ranks: int | None = None
-    dp: int | None = None
-    tp: int | None = None
-    pp: int | None = None
-    micro_batch: int | None = None
-    micro_batches: int | None = None
-    zero_stage: int | None = None
-    checkpointing: str | None = None
-    core: str | None = None  # value of attn_impl
-    # Values of pipeline_schedule and virtual_pipeline_size to try under a pipeline; empty: those of the workload.
-    schedules: tuple[tuple[str, int], ...] = ()
-    sequence_parallel: tuple[bool, ...] | None = None  # values to try; None: true wherever ranks divide the sequence
-
-    def allows(self, **sizes) -> bool:
-        """Whether each of these sizes equals its constraint or is free."""
-        return all(getattr(self, name) in (None, value) for name, value in sizes.items())
-
-
-FREE = Constraints()
-
-
 class SearchSpace(NamedTuple):
     """The divisions that a search looks at."""
 
@@ -52,7 +28,14 @@ class SearchSpace(NamedTuple):
     cluster: Cluster
     max_nodes: int
     ramp: tuple[int, ...] = ()  # smaller global batches that must divide too, see `batch_rampup`
-    constraints: Constraints = FREE  # sizes that every division has
+    fixed: Mapping[str, Any] = {}  # what every division has, by its name in a workload
+    # Values of pipeline_schedule and virtual_pipeline_size to try under a pipeline; empty: those of the workload.
+    schedules: tuple[tuple[str, int], ...] = ()
+    sequence_parallel: tuple[bool, ...] | None = None  # values to try; None: true wherever ranks divide the sequence
+
+    def allows(self, **values: Any) -> bool:
+        """Whether each of these values of a division is free, or the fixed one."""
+        return all(self.fixed.get(name, value) == value for name, value in values.items())
 
 
 class SearchResult(NamedTuple):
@@ -111,36 +94,38 @@ def candidates(space: SearchSpace) -> Iterator[Workload]:
     all data parallel ranks, which the pipeline's schedule can run. A decoder's fused softmax needs a multiple of four
     heads. greedy:K needs at least K data parallel ranks.
     """
-    work, cluster, max_nodes, ramp, constraints = space
-    batches, model = (work.global_batch, *ramp), work.model
+    work, cluster, max_nodes = space[:3]
+    batches, model = (work.global_batch, *space.ramp), work.model
     owners = int(work.split_strategy.partition(":")[2] or 1)
     for tp in divisors(cluster.per_node):
-        if model.block.attention.key_value_heads % tp or model.inner % tp or not constraints.allows(tp=tp):
+        if model.block.attention.key_value_heads % tp or model.inner % tp or not space.allows(tp=tp):
             continue
         for pp in divisors(model.layers // work.chunks) if model.layers % work.chunks == 0 else ():
             for dp in range(owners, max_nodes * cluster.per_node // (tp * pp) + 1):
                 whole = tp * pp * dp % cluster.per_node == 0
-                allowed = constraints.allows(pp=pp, dp=dp, ranks=tp * pp * dp)
+                allowed = space.allows(pp=pp, dp=dp, ranks=tp * pp * dp)
                 if not whole or any(batch % dp for batch in batches) or not allowed:
                     continue
                 divided = work._replace(dp=dp, tp=tp, pp=pp, division=())
-                for scheduled in _schedules(divided, constraints):
-                    yield from _micro_batches(scheduled, [batch // dp for batch in batches], constraints)
+                for scheduled in _schedules(divided, space.schedules):
+                    yield from _micro_batches(scheduled, [batch // dp for batch in batches], space)
 
 
-def _schedules(work: Workload, constraints: Constraints) -> Iterator[Workload]:
+def _schedules(work: Workload, schedules: Sequence[tuple[str, int]]) -> Iterator[Workload]:
     """Yields the workload with each schedule to try that its stages and layers allow."""
-    for schedule, chunks in (work.pp > 1 and constraints.schedules) or ((work.schedule, work.chunks),):
+    for schedule, chunks in (work.pp > 1 and schedules) or ((work.schedule, work.chunks),):
         if work.model.layers % (work.pp * chunks) == 0:
             # XLA compiles no step whose halves of backward have sums over tensor parallel ranks.
             deferred = schedule == "zero_bubble" and work.tp > 1 and work.pp > 1
             yield work._replace(schedule=schedule, chunks=chunks, compiled=work.compiled and not deferred)
 
 
-def _micro_batches(work: Workload, shares: list[int], constraints: Constraints) -> Iterator[Workload]:
-    stages = [stage for stage in zero_stages(work.dp, work.pp) if constraints.allows(zero_stage=stage)]
-    cores, sequences = _cores(work, constraints), _sequences(work, constraints)
-    modes = [mode for mode in CHECKPOINTING if constraints.allows(checkpointing=mode)]
+def _micro_batches(work: Workload, shares: list[int], space: SearchSpace) -> Iterator[Workload]:
+    stages = [stage for stage in zero_stages(work.dp, work.pp) if space.allows(zero_stage=stage)]
+    flash = work.runs_here and "core" not in space.fixed and takes_heads("flash", work.model.block.attention.head_size)
+    # Pairs of a core, and whether it is tried beside that of the workload.
+    cores, sequences = [(work.core, False), *([("flash", True)] if flash else [])], _sequences(work, space)
+    modes = [mode for mode in CHECKPOINTING if space.allows(checkpointing=mode)]
     if work.pp > 1 and work.schedule == "zero_bubble" and "full" in modes:
         modes.remove("full")  # The trainer computes backward in halves.
     for size in divisors(math.gcd(*shares), MAX_MICRO_BATCH):
@@ -148,25 +133,17 @@ def _micro_batches(work: Workload, shares: list[int], constraints: Constraints) 
         aligned = not work.model.causal or "softmax" not in work.fused or heads % FUSED_SOFTMAX_UNIT == 0
         if any(schedule_problems(work.schedule, work.pp, share // size, work.chunks) for share in shares):
             continue
-        if not aligned or not constraints.allows(micro_batch=size, micro_batches=shares[0] // size):
+        if not aligned or not space.allows(micro_batch=size, micro_batches=shares[0] // size):
             continue
         sized = work._replace(micro_batch=size, accumulation=work.accumulation if shares[0] > size else "")
-        for stage, mode, core, sequence in itertools.product(stages, modes, cores, sequences):
-            if core == "flash" and mode == "selective":
-                continue  # There is nothing of the core to compute again.
-            fused = work.fused | {"flash"} if core == "flash" else work.fused
-            yield sized._replace(zero_stage=stage, checkpointing=mode, fused=fused, sequence_parallel=sequence)
+        for stage, mode, (core, is_added), sequence in itertools.product(stages, modes, cores, sequences):
+            if not is_added or mode != "selective":  # Flash has nothing to compute again.
+                yield sized._replace(zero_stage=stage, checkpointing=mode, core=core, sequence_parallel=sequence)
 
 
-def _cores(work: Workload, constraints: Constraints) -> tuple[str, ...]:
-    """Returns the attention cores to try; "" is that of the workload."""
-    flash = not constraints.core and takes_heads("flash", work.model.block.attention.head_size)
-    return ("", "flash") if flash and work.runs_here else ("",)
-
-
-def _sequences(work: Workload, constraints: Constraints) -> tuple[bool, ...]:
+def _sequences(work: Workload, space: SearchSpace) -> tuple[bool, ...]:
     """Returns whether ranks divide the residual stream, which saves memory, and may take time to gather; or both."""
     possible = work.tp > 1 and work.seq % work.tp == 0
-    if constraints.sequence_parallel is None:
+    if space.sequence_parallel is None:
         return (possible if work.runs_here else work.sequence_parallel,)
-    return tuple(value for value in constraints.sequence_parallel if possible or not value)
+    return tuple(value for value in space.sequence_parallel if possible or not value)

@@ -22,7 +22,7 @@ class Moment(NamedTuple):
 def of_step(work: Workload, cluster: Cluster, constants: Constants) -> list[Moment]:
     """Returns the moments of a step without a pipeline, the last one at its end."""
     needed, seconds = memory.estimate(work, constants), timing.step(work, cluster, constants)
-    parts, durations = inventory.parts(work), timing.part_durations(inventory.one_block(work), cluster, constants)
+    parts, durations = inventory.parts(work), timing.part_durations(work, cluster, constants)
     (block, embedding, head), (of_block, of_embedding, of_head) = parts, durations
     lasting = sum(needed[:4]) + needed.reserve + needed.accumulation + needed.gathered + needed.vectors
     kept = sum(size for _, size in memory.saved_by_blocks(work, block, layers=1, under_way=1))

@@ -5,7 +5,6 @@ whichever is longer. Under a pipeline, the schedule's table says when each stage
 (`tftrain.schedules`). Then gradients are summed over the data parallel ranks, and the optimizer updates the weights.
 """
 
-import functools
 from typing import NamedTuple
 
 from tftrain.architecture.architecture import COMPARED_ROWS
@@ -86,7 +85,7 @@ def product_seconds(
 
     With a rate of its own, flash attention skips the tiles that a causal mask hides.
     """
-    if product.core and "flash" in work.fused and constants.attention_rate:
+    if product.core and work.core != "softmax" and constants.attention_rate:
         shown = (0.5 if work.model.causal else 1.0) * product.flops * sum(FLASH_PASSES[chosen])
         return shown / (cluster.peak(work.item) * constants.attention_rate)
     reach = _reach(cluster, constants)
@@ -118,7 +117,7 @@ def _span(part: Inventory, index: int, work: Workload, cluster: Cluster, constan
 _Seconds = tuple[float, ...]
 
 
-@functools.lru_cache(maxsize=1 << 14, typed=True)
+@inventory.by_block
 def _part_seconds(work: Workload, cluster: Cluster, constants: Constants) -> tuple[_Seconds, ...]:
     """Returns the seconds of block, embedding and head for one micro-batch, with recomputation."""
     parts = inventory.parts(work)
@@ -131,7 +130,7 @@ def _part_seconds(work: Workload, cluster: Cluster, constants: Constants) -> tup
     return tuple((*three, wait) for three, wait in zip(kinds, waits, strict=True))
 
 
-@functools.lru_cache(maxsize=1 << 14, typed=True)
+@inventory.by_block
 def part_durations(work: Workload, cluster: Cluster, constants: Constants) -> tuple[PartSeconds, ...]:
     """Returns the seconds of one micro-batch's actions in block, embedding and head."""
     block = passes(inventory.parts(work).block, work, cluster, constants)
@@ -150,7 +149,7 @@ def part_durations(work: Workload, cluster: Cluster, constants: Constants) -> tu
 
 def _pipeline_time(work: Workload, cluster: Cluster, constants: Constants) -> cost.PipelineTime:
     """Returns the seconds of the passes of all micro-batches, by the schedule's table."""
-    block, embedding, head = part_durations(inventory.one_block(work), cluster, constants)
+    block, embedding, head = part_durations(work, cluster, constants)
     kinds = []
     for kind in range(len(block)):
         parts = [layers * block[kind] for layers in work.layers_of_parts]
@@ -167,7 +166,7 @@ def step(work: Workload, cluster: Cluster, constants: Constants, idles: bool = T
 
     Unless a pipeline `idles`, they are a lower bound, for which nobody looks at the schedule: a search asks for it.
     """
-    block, embedding, head = _part_seconds(inventory.one_block(work), cluster, constants)
+    block, embedding, head = _part_seconds(work, cluster, constants)
     speed, weights = rates(cluster, constants), inventory.weights(work)
     again = relaunch_seconds(work, constants) if work.checkpointing == "full" else 0.0
     layers, slowest = _slowest(work, block, embedding, head)
@@ -184,7 +183,7 @@ def step(work: Workload, cluster: Cluster, constants: Constants, idles: bool = T
         micro_batches * layers * again,
         transfers,
         bubble,
-        data_parallel_seconds(work, part_durations(inventory.one_block(work), cluster, constants), cluster, constants)
+        data_parallel_seconds(work, part_durations(work, cluster, constants), cluster, constants)
         + weights * constants.gradient_ns * 1e-9,
         update_seconds(work, weights, speed) + orthogonal_seconds(work, cluster, constants) + constants.step_ms * 1e-3,
         first_pass_seconds(work, cluster, constants) if work.compares else 0.0,
@@ -208,7 +207,7 @@ def first_pass_seconds(work: Workload, cluster: Cluster, constants: Constants) -
     loss += all_reduce(work.dp * work.vector_bytes, work.dp, work.tp, cluster, speed) / 2
     if not work.has_two_passes:
         return loss
-    block, embedding, head = part_durations(inventory.one_block(work), cluster, constants)
+    block, embedding, head = part_durations(work, cluster, constants)
     layers = max(map(work.layers_of, range(work.pp)))
     one = layers * block.forward + max(embedding.forward, head.forward)
     one = one + min(embedding.forward, head.forward) * (work.pp == 1) + constants.batch_ms * 1e-3

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 from tftrain.architecture.architecture import Architecture
 from tftrain.architecture.describe import describe, pretrained
 from tftrain.architecture.flops import head_in_layers, kernels_of_block
-from tftrain.config.data import DataConfig
 from tftrain.config.layer_split import most_segments, split_layers
 from tftrain.config.model import FUSED_OPS, ModelConfig
 from tftrain.config.optimizer import UPDATE_RULES
@@ -15,7 +14,18 @@ from tftrain.config.train import TrainConfig
 from tftrain.data.sizes import example_length, synthetic
 from tftrain.host.units import ITEM_BYTES
 
-SPLITS = ("split_opt_state", "split_grad_accum", "split_weights")  # by the ZeRO stage, from 1
+# The flags of a layout, which a search chooses: of the ranks, of the ZeRO stages from 1, and of the passes. Those of
+# ranks and passes are by what they are called in a workload.
+RANKS = {
+    "tp": "tensor_parallel_size", "sequence_parallel": "sequence_parallel", "pp": "pipeline_parallel_size",
+    "schedule": "pipeline_schedule", "chunks": "virtual_pipeline_size",
+}  # fmt: skip
+SPLITS = ("split_opt_state", "split_grad_accum", "split_weights")
+PASSES = {
+    "micro_batch": "micro_batch_size", "micro_batches": "grad_accum_steps", "checkpointing": "activation_checkpointing",
+    "core": "attn_impl",
+}  # fmt: skip
+LAYOUT = (*RANKS.values(), *SPLITS, *PASSES.values())
 
 
 class Workload(NamedTuple):
@@ -42,8 +52,8 @@ class Workload(NamedTuple):
     prefetch: int = 1  # blocks whose weights ZeRO-3 gathers ahead
     split_strategy: str = "even"  # even, naive or greedy:K, see `tftrain.config.parallel.ParallelConfig`
     checkpointing: str = "none"  # none, selective or full
-    # Fused ops: ln, softmax, flash (a whole core), cudnn (cuDNN's), gelu, dropout_add, optimizer, cross_entropy.
-    fused: frozenset[str] = frozenset()
+    core: str = "softmax"  # the attention core, as in attn_impl, but never auto; all others keep the tensors of flash
+    fused: frozenset[str] = frozenset()  # fused ops: ln, softmax, gelu, dropout_add, optimizer, cross_entropy
     hidden_dropout: bool = False  # whether there is dropout
     attention_dropout: bool = False  # likewise
     accumulation: str = ""  # number format of gradients summed over micro-batches; "" without a buffer for them
@@ -68,12 +78,8 @@ class Workload(NamedTuple):
     @property
     def owners(self) -> int:
         """Number of the data parallel ranks that partition a state; 1 if none do."""
-        return _partition(self.dp, self.tp, self.split_devices) if self.zero_stage else 1
-
-    @property
-    def core(self) -> str:
-        """The attention core, as in attn_impl."""
-        return next((core for core in ("cudnn", "flash") if core in self.fused), "softmax")
+        of_host = max(1, self.split_devices // self.tp) if self.split_devices else self.dp
+        return min(self.dp, of_host) if self.zero_stage else 1
 
     def layers_of(self, stage: int) -> float:
         """Returns the layers of a pipeline stage."""
@@ -195,15 +201,10 @@ def reference_levers() -> dict[str, str]:
     return {**dict.fromkeys(FUSED_OPS.values(), "reference"), "optimizer": reference_optimizer("lamb")}
 
 
-def fused_ops(model: ModelConfig, optimizer: str, core: str) -> frozenset[str]:
-    """Returns the ops that no flag forces to plain TensorFlow; they run fused if the op library is built.
-
-    `core` is the attention core, never auto.
-    """
-    able = ((op, lever) for op, lever in FUSED_OPS.items() if lever not in model.without_fused_op)
-    fused = {op for op, lever in able if getattr(model, lever) != "reference"}
-    if core != "softmax":
-        fused |= {"flash", core}  # cuDNN keeps the same tensors
+def fused_ops(model: ModelConfig, optimizer: str) -> frozenset[str]:
+    """Returns the ops that no flag forces to plain TensorFlow; they run fused if the op library is built."""
+    able = {op: lever for op, lever in FUSED_OPS.items() if lever not in model.without_fused_op}
+    fused = {op for op, lever in able.items() if getattr(model, lever) != "reference"}
     rule = update_rule(optimizer)
     plain = optimizer in (f"reference_{rule}", reference_optimizer(rule))
     return frozenset(fused if plain else {*fused, "optimizer"})
@@ -218,15 +219,16 @@ def from_config(config: TrainConfig, dp: int, gpu: bool = True, per_node: int = 
         gpu: whether the device is a GPU: jit_compile=auto may compile, and host memory is not counted.
         per_node: devices of a host, where the ranks are on several.
     """
-    model, compute, parallel, batch = config.model, config.compute, config.parallel, config.batch
-    vocab, seq, predictions = _sizes(model, config.data)
+    model, compute, parallel, batch, data = config.model, config.compute, config.parallel, config.batch, config.data
+    if model.reads_examples:
+        data = dataclasses.replace(data, max_seq_length=example_length(data, model))
+    vocab, seq, masked = synthetic(data, model.vocab_size, model.objective)
+    predictions = 0 if model.is_fine_tuned else masked  # The head of a task has no logits of words.
     jit = config.compiles(gpu)
     architecture = describe(dataclasses.replace(model, vocab_size=vocab))
     rule = update_rule(config.optimizer.optimizer)
     head = head_in_layers(pretrained(architecture.config), seq, predictions)
-    group = per_node if parallel.split_group == "host" else 0
-    owners = _partition(dp, parallel.tensor_parallel_size, group)
-    return Workload(
+    work = Workload(
         model=architecture,
         seq=seq,
         predictions=predictions,
@@ -237,18 +239,15 @@ def from_config(config: TrainConfig, dp: int, gpu: bool = True, per_node: int = 
         scorings=config.fine_tuning.scorings(model.vector_size),
         precision=compute.precision,
         dp=dp,
-        tp=parallel.tensor_parallel_size,
-        pp=parallel.pipeline_parallel_size,
-        schedule=parallel.pipeline_schedule,
-        chunks=parallel.virtual_pipeline_size,
-        sequence_parallel=parallel.sequence_parallel,
+        **{name: getattr(parallel, flag) for name, flag in RANKS.items()},
         division=_division(parallel, model.num_hidden_layers, head),
-        zero_stage=parallel.zero_stage if owners > 1 else 0,  # One rank partitions nothing.
-        split_devices=group,
+        zero_stage=parallel.zero_stage,
+        split_devices=per_node if parallel.split_group == "host" else 0,
         prefetch=parallel.prefetch_blocks,
         split_strategy=parallel.state_split_strategy,
         checkpointing=compute.activation_checkpointing,
-        fused=fused_ops(model, config.optimizer.optimizer, config.attention(gpu).core),
+        core=config.attention(gpu).core,
+        fused=fused_ops(model, config.optimizer.optimizer),
         hidden_dropout=model.hidden_dropout_prob > 0,
         attention_dropout=model.attention_probs_dropout_prob > 0,
         accumulation=batch.grad_accum_dtype if batch.grad_accum_steps > 1 else "",
@@ -261,19 +260,7 @@ def from_config(config: TrainConfig, dp: int, gpu: bool = True, per_node: int = 
         grappler="none" if jit or compute.suppress_grappler else compute.memory_optimization,
         gpu=gpu,
     )
-
-
-def _sizes(model: ModelConfig, data: DataConfig) -> tuple[int, int, int]:
-    """Returns words, tokens of a sequence, and positions of a sequence with logits."""
-    if model.reads_examples:
-        data = dataclasses.replace(data, max_seq_length=example_length(data, model))
-    vocab, seq, predictions = synthetic(data, model.vocab_size, model.objective)
-    return vocab, seq, 0 if model.is_fine_tuned else predictions  # The head of a task has no logits of words.
-
-
-def _partition(dp: int, tp: int, split_devices: int) -> int:
-    """Returns how many data parallel ranks would partition a state: all, or those of a host with so many devices."""
-    return min(dp, max(1, split_devices // tp)) if split_devices else dp
+    return work if work.owners > 1 else work._replace(zero_stage=0)  # One rank partitions nothing.
 
 
 def _moments(rule: str, model: Architecture) -> float:

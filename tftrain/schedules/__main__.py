@@ -13,7 +13,6 @@ from tftrain.config.fields import ConfigError, Problem
 from tftrain.host.exit_codes import ExitCode
 from tftrain.schedules import orders, picture, simulation, trace
 from tftrain.schedules.config import ScheduleConfig
-from tftrain.schedules.simulation import TimedAction
 from tftrain.schedules.table import Schedule, peak_activations
 
 UNIT_US = 1000.0  # a unit of time in the trace
@@ -43,7 +42,7 @@ def title(table: Schedule) -> str:
     return f"{what}: {len(table.stages)} stages{chunks}, {table.micro_batches} micro-batches"
 
 
-def text(table: Schedule, events: Sequence[TimedAction]) -> str:
+def text(table: Schedule, events: Sequence[simulation.TimedAction]) -> str:
     """Returns time and bubble of the step, and idle time and activations of each stage."""
     held = f"activations held (micro-batches x {table.chunks} chunks)" if table.chunks > 1 else "micro-batches held"
     lines = [
@@ -61,7 +60,7 @@ def text(table: Schedule, events: Sequence[TimedAction]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write(table: Schedule, events: Sequence[TimedAction], output: str) -> None:
+def write(table: Schedule, events: Sequence[simulation.TimedAction], output: str) -> None:
     """Writes the picture and the trace; raises a ConfigError if it can't."""
     try:
         Path(output).parent.mkdir(parents=True, exist_ok=True)

@@ -48,8 +48,11 @@ def order(schedule: str, stage: int, stages: int, micro_batches: int, chunks: in
         return _zero_bubble(stage, stages, micro_batches)
     turns, later = _by_groups(stages, micro_batches, chunks), stages - stage - 1
     warm = len(turns) if schedule == "gpipe" else later if chunks == 1 else 2 * later + (chunks - 1) * stages
+    steady = max(0, len(turns) - warm)  # pairs of a forward and a backward, after `warm` forwards
     forwards = [Action(F, i, chunk) for i, chunk in turns]
-    return _alternating(forwards, [Action(B, i, chunks - 1 - chunk) for i, chunk in turns], warm)
+    backwards = [Action(B, i, chunks - 1 - chunk) for i, chunk in turns]
+    in_turn = [action for pair in zip(forwards[warm:], backwards, strict=False) for action in pair]
+    return forwards[:warm] + in_turn + backwards[steady:]
 
 
 def _zero_bubble(stage: int, stages: int, micro_batches: int) -> list[Action]:
@@ -79,14 +82,6 @@ def _by_groups(stages: int, micro_batches: int, chunks: int) -> list[tuple[int, 
     """Returns pairs of micro-batch and chunk: each group of as many micro-batches as stages passes chunk by chunk."""
     groups = [range(first, min(first + stages, micro_batches)) for first in range(0, micro_batches, stages)]
     return [(i, chunk) for group in groups for chunk in range(chunks) for i in group]
-
-
-def _alternating(forwards: list[Action], backwards: list[Action], warm: int) -> list[Action]:
-    """Returns `warm` forwards, then forward and backward in turn, then the backwards that are left."""
-    warm = min(warm, len(forwards))
-    steady = len(forwards) - warm
-    pairs = zip(forwards[warm:], backwards[:steady], strict=True)
-    return forwards[:warm] + [action for pair in pairs for action in pair] + backwards[steady:]
 
 
 def _with_transfers(table: Schedule) -> Schedule:

@@ -151,7 +151,9 @@ def elementwise_case(op: str, dtype: str, sizes: dict[str, int], working_set: fl
         sizes: hidden, heads and seq of the model.
         working_set: the least number of bytes that forward must move; the batch follows from it.
     """
-    shape = _sample_shape(op, sizes)
+    shape = [sizes["seq"], (4 if op.startswith(("bias_gelu", "geglu", "swiglu")) else 1) * sizes["hidden"]]
+    if op.startswith("attention_softmax"):
+        shape = [sizes["heads"], sizes["seq"], sizes["seq"]]
     elements, columns, item = math.prod(shape), shape[-1], ITEM_BYTES[dtype]
     batch = traffic.batch_for(op, elements, columns, item, working_set)
     extent, moved = (batch, elements, columns, item), traffic.TRAFFIC[op]
@@ -165,13 +167,6 @@ def elementwise_case(op: str, dtype: str, sizes: dict[str, int], working_set: fl
         "backward": Pass(moved.backward.bytes(*extent), backward),
     }
     return Case("x".join(map(str, [batch, *shape])), passes)
-
-
-def _sample_shape(op: str, sizes: dict[str, int]) -> list[int]:
-    if op.startswith("attention_softmax"):
-        return [sizes["heads"], sizes["seq"], sizes["seq"]]
-    wide = 4 * sizes["hidden"] if op.startswith(("bias_gelu", "geglu", "swiglu")) else sizes["hidden"]
-    return [sizes["seq"], wide]
 
 
 def _inputs(arguments: str, shape: Sequence[int], dtype: str) -> list[tf.Tensor]:

@@ -5,7 +5,7 @@ import os
 from tftrain.bench import host
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.kernels.traffic import TRAFFIC, UPDATE_BYTES
-from tftrain.bench.table import BenchTable, Record, Say, TableRow, columns, each_row
+from tftrain.bench.table import BenchTable, Record, Say, TableRow, cases, columns, each_row
 from tftrain.bench.worker import Worker
 from tftrain.host.huge_pages import with_kept_memory
 from tftrain.page.bars import MEANING, speed_panel
@@ -31,10 +31,8 @@ def rows() -> tuple[TableRow, ...]:
     names += [("attention_softmax_causal", dtype, size) for dtype in ("fp32", "bf16") for size in CAUSAL_SIZES]
     names += [(op, dtype, size) for op, dtypes in UPDATE_BYTES.items() for dtype in dtypes for size in SIZES]
     sizes = SIZES | CAUSAL_SIZES
-    return tuple(
-        TableRow(name := f"{op}/{dtype}/{size}", name, {"op": op, "dtype": dtype, "sizes": sizes[size]})
-        for op, dtype, size in names
-    )
+    settings = ({"op": op, "dtype": dtype, "size": size, "sizes": sizes[size]} for op, dtype, size in names)
+    return cases(settings, name="{op}/{dtype}/{size}", group="{op}/{dtype}/{size}")
 
 
 def records(row: TableRow, config: BenchConfig, say: Say) -> list[Record]:

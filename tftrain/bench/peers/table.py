@@ -15,7 +15,7 @@ from tftrain.bench import host
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.peers import task, text
 from tftrain.bench.report import spread
-from tftrain.bench.table import BenchTable, RowOutcome, Say, TableRow, columns, in_turns
+from tftrain.bench.table import BenchTable, RowOutcome, Say, TableRow, cases, columns, in_turns
 from tftrain.bench.worker import ROOT, MeasureError, Worker
 from tftrain.page.bars import MEANING, speed_panel
 
@@ -49,22 +49,14 @@ OF_TASK = {
 
 def rows() -> tuple[TableRow, ...]:
     """Returns every implementation of every task in bf16 and in fp32."""
-    return tuple(
-        TableRow(
-            f"{work}/{name}/{dtype}",
-            f"{work}/{dtype}",
-            {
-                "implementation": name,
-                "precision": dtype,
-                "task": work,
-                "flags": OUR_FLAGS[task.TASKS[work].family],
-                **IMPLEMENTATIONS[name],
-            },
-        )
+    settings = (
+        {"implementation": name, "precision": dtype, "task": work, "flags": OUR_FLAGS[task.TASKS[work].family]}
         for work, names in OF_TASK.items()
         for dtype in ("bf16", "fp32")
         for name in names
     )
+    settings = (each | IMPLEMENTATIONS[each["implementation"]] for each in settings)
+    return cases(settings, "{task}/{implementation}/{precision}", "{task}/{precision}")
 
 
 def measure(group: list[TableRow], config: BenchConfig, say: Say) -> Iterator[RowOutcome]:

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from tftrain.bench.peers import task
-from tftrain.bench.peers.task import TASKS, Batch
 from tftrain.bench.training import run
 from tftrain.bench.worker import Worker, serve
 
@@ -28,7 +27,7 @@ _OF_MASKS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 @contextlib.contextmanager
 def prepared(work: str) -> Iterator[dict[str, Any]]:
     """Prepares the text of a task in a temporary folder and yields what is said of it, see `build`."""
-    size = TASKS[work]
+    size = task.TASKS[work]
     flags = [*CORPUS, f"--max_seq_length={size.length}", f"--max_sequences_per_pack={PACKS[size.family][0]}"]
     flags += [] if size.family == task.BERT else ["--next_sentence=false"]
     with TemporaryDirectory(prefix="tftrain_bench_") as folder:
@@ -51,7 +50,7 @@ def build(settings: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
     from tftrain.data.prepared import open_data
     from tftrain.data.source import open_source
 
-    size = TASKS[settings["task"]]
+    size = task.TASKS[settings["task"]]
     data = DataConfig(data_dir=settings["data_dir"], masked_lm_prob=PACKS[size.family][1])
     source = open_source(open_data(data, ModelConfig(vocab_size=task.VOCAB)), "train", seed=1)
 
@@ -75,7 +74,7 @@ def build(settings: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
     return write
 
 
-def padded(packed: Sequence[Batch], rows: int, slots: int, by_length: bool = False) -> list[Batch]:
+def padded(packed: Sequence[task.Batch], rows: int, slots: int, by_length: bool = False) -> list[task.Batch]:
     """Returns the examples of packed rows, each in its own row, as batches in the standard format, in random order.
 
     Args:
@@ -95,7 +94,7 @@ def padded(packed: Sequence[Batch], rows: int, slots: int, by_length: bool = Fal
     return [{name: np.stack([examples[number][name] for number in group]) for name in examples[0]} for group in groups]
 
 
-def _examples(batch: Batch, slots: int) -> Iterator[Batch]:
+def _examples(batch: task.Batch, slots: int) -> Iterator[task.Batch]:
     for row, number in np.argwhere(batch["sequence_weights"]):
         start = batch["sequence_starts"][row, number]
         size = (batch["sequence_ids"][row] == number + 1).sum()

@@ -16,16 +16,15 @@ MAX_BARS = 60  # a table with more rows has points
 NAMES = ("published_samples_per_sec_per_gpu", "planned_samples_per_sec_per_gpu")
 PUBLISHED, PLANNED, MEASURED, GREY = "#1f4e79", "#8fb3d9", "#d98e4a", "#333333"
 BAR, INCHES_A_ROW, LABEL = 0.36, 0.44, 60
-# Title, format of a figure, and the columns that share the axis.
-REFERENCE = (
-    ("Memory of the fullest device (GB)", ".1f", "planned_gb", "published_gb"),
-    ("Samples/s of a device", ".3g", "planned_samples_per_sec_per_gpu", "published_samples_per_sec_per_gpu"),
+# Title, format of a figure, and the columns that share the axis: published and planned ones, or one measured here.
+PANELS = (
+    ("Memory of the fullest device (GB)", ".1f", ("published_gb", "planned_gb")),
+    ("Measured here: GB", ".2f", ("peak_gb",)),
+    ("Samples/s of a device", ".3g", NAMES),
+    ("Measured here: samples/s, all ranks", ".3g", ("samples_per_sec",)),
 )
-MEASURED_PANELS = (
-    ("Measured here: GB", ".2f", "peak_gb"),
-    ("Measured here: samples/s, all ranks", ".3g", "samples_per_sec"),
-)
-BarColumn = tuple[str, str, str, float]  # a column, its colour, its name and its offset from the row's middle
+# Colour, name and offset from the row's middle of the bars of a panel, by their number.
+LOOKS = {1: [(MEASURED, "measured here", 0.0)], 2: [(PUBLISHED, "published", -BAR / 2), (PLANNED, "planned", BAR / 2)]}
 
 
 def draw(records: Sequence[Record]):
@@ -36,31 +35,27 @@ def draw(records: Sequence[Record]):
         return _points(Figure(figsize=(7, 7)), records)
     measured = any(number(record, "peak_gb") for record in records)
     figure = Figure(figsize=(17 if measured else 11, 1.6 + INCHES_A_ROW * len(records)))
-    panels = figure.subplots(1, 4 if measured else 2, sharey=True, squeeze=False)[0]
-    references, measured_axes = panels[:: len(panels) // 2], panels[1::2] if measured else ()
-    for axes, (title, form, planned, published) in zip(references, REFERENCE, strict=True):
-        series = [(published, PUBLISHED, "published", -BAR / 2), (planned, PLANNED, "planned", BAR / 2)]
-        _bars(axes, title, form, series, BAR, records)
-    for axes, (title, form, name) in zip(measured_axes, MEASURED_PANELS, strict=False):
-        _bars(axes, title, form, [(name, MEASURED, "measured here", 0.0)], 1.6 * BAR, records)
+    panels = PANELS if measured else PANELS[::2]
+    every = figure.subplots(1, len(panels), sharey=True)
+    for axes, panel in zip(every, panels, strict=True):
+        _bars(axes, *panel, records)
     table = records[-1]["row"].partition("/")[0]
-    panels[0].set_yticks(range(len(records)), [label(record, table) for record in records], fontsize=7.5)
-    panels[0].invert_yaxis()
+    every[0].set_yticks(range(len(records)), [label(record, table) for record in records], fontsize=7.5)
+    every[0].invert_yaxis()
     legend(figure)
     return figure
 
 
-def _bars(
-    axes: Any, title: str, form: str, series: Sequence[BarColumn], height: float, records: Sequence[Record]
-) -> None:
+def _bars(axes: Any, title: str, form: str, columns: Sequence[str], records: Sequence[Record]) -> None:
     """Draws one panel."""
     ends = {
         column: [(number(record, column) or 0.0, base_of(record, column) or 0.0) for record in records]
-        for column, *_ in series
+        for column in columns
     }
     widest = max((end for pairs in ends.values() for pair in pairs for end in pair), default=0.0) or 1.0
+    height = BAR if len(columns) > 1 else 1.6 * BAR
     reach = 0.62 * height
-    for column, colour, name, beside in series:
+    for column, (colour, name, beside) in zip(columns, LOOKS[len(columns)], strict=True):
         positions = [position + beside for position in range(len(records))]
         axes.barh(positions, [end for end, _ in ends[column]], height, color=colour, label=name)
         for position, record, (end, base) in zip(positions, records, ends[column], strict=True):

@@ -37,12 +37,10 @@ class Planned(NamedTuple):
 
     @property
     def error(self) -> float | None:
-        """The same of the figure by which the table states speed."""
-        planned = {"sec_per_iteration": self.seconds, "samples_per_sec_per_gpu": self.samples_per_sec_per_gpu}
-        published = getattr(self.row.reference, self.row.speed)
-        if published is None:
-            return _error(self.tflops_per_gpu, self.row.reference.tflops_per_gpu)
-        return _error(planned[self.row.speed], published)
+        """The same of the figure by which the row states speed."""
+        planned = self.samples_per_sec_per_gpu, self.seconds, self.tflops_per_gpu
+        pairs = zip(planned, self.row.reference[2:], strict=True)
+        return next((_error(*pair) for pair in pairs if pair[1] is not None), None)
 
 
 def _error(planned: float, published: float | None) -> float | None:
@@ -183,14 +181,14 @@ SUMMARY_COLUMNS = (
 )  # fmt: skip
 
 
-def render(columns: Sequence[str], lines: Sequence[Sequence[str]], form: str) -> str:
-    """Returns a table as csv, md, or text with aligned columns."""
+def render(columns: Sequence[str], lines: Sequence[Sequence[str]], form: str, texts: Sequence[str] = ()) -> str:
+    """Returns a table as csv, md, or text with aligned columns; md aligns the columns `texts`, or the first, left."""
     if form == "csv":
         out = io.StringIO()
         csv.writer(out, lineterminator="\n").writerows([columns, *lines])
         return out.getvalue()
     if form == "md":
-        marks = ["---", *["---:"] * (len(columns) - 1)]
+        marks = ["---" if column in (texts or columns[:1]) else "---:" for column in columns]
         return "".join(f"| {' | '.join(line)} |\n" for line in (columns, marks, *lines))
     widths = [max(len(line[column]) for line in (columns, *lines)) for column in range(len(columns))]
     aligned = (

@@ -16,6 +16,7 @@ from tftrain.plan.workload import from_config, reference_levers, reference_optim
 
 VOCAB = 102_864  # the source: an embedding of 316M weights at width 3072
 MASKED_SHARE = 0.15
+SPEED = "samples_per_sec_per_gpu"
 UNSTATED_SIZES = {"layers": 24, "hidden": 1024, "heads": 16, "seq_len": 512}  # Large's
 UNSTATED_MICRO_BATCH = {"large": 32, "unstated": 8}  # the costs of dropout and of softmax both imply 32 for Large
 UNSTATED_ACCUMULATION = 2  # prepretrain_5p75b/01 states 2 for the configuration of deeper/13
@@ -69,7 +70,6 @@ def read(cells: CsvRow) -> PublishedRow:
     # The source's figures of this table omit the factor of accumulation. It says so of row 13; taken literally, the
     # others would run at half the rate of Large on the same device.
     counted = 1 / steps if cells.text("table") == "deeper" else 1.0
-    speed = "samples_per_sec_per_gpu"
     return PublishedRow(
         name=cells.text("row"),
         table=cells.text("table"),
@@ -77,8 +77,7 @@ def read(cells: CsvRow) -> PublishedRow:
         workload=workload,
         cluster="v100" if unstated else "a100_80gb",
         system="encoder",
-        reference=Reference(cells.memory("max_gb"), cells.text("max_gb") == "OOM", cells.figure(speed)),
-        speed=speed,
+        reference=Reference(cells.memory("max_gb"), cells.text("max_gb") == "OOM", cells.figure(SPEED)),
         counted=counted,
         relative=unstated,
     )

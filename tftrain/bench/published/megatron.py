@@ -6,15 +6,8 @@ u is a tensor of the residual stream (tokens x hidden), v what a rank has of it,
 keys, s the scores. With sequence parallelism v is a part of u, and a block saves s b h (34 + 5 a s / h) / t bytes.
 """
 
-from tftrain.plan.blocks import (
-    Inventory,
-    Kernel,
-    SavedTensor,
-    block_sizes,
-    products_of_block,
-    products_of_heads,
-    sums_of_block,
-)
+from tftrain.plan import blocks
+from tftrain.plan.blocks import Inventory, Kernel, SavedTensor
 from tftrain.plan.workload import Workload
 
 # Bytes moved for each logit forward (cast to fp32, maximum, difference, exponential, sum, quotient) and backward (the
@@ -26,12 +19,12 @@ FUSED_LOGIT_PASSES = (1, 2)  # a kernel reads the logits, and another one reads 
 def block(work: Workload) -> Inventory:
     """Returns the inventory of one block on one tensor parallel rank."""
     item, t, model = work.item, work.tp, work.model
-    u, v, _, k, wide, scores = block_sizes(work)
+    u, v, _, k, wide, scores = blocks.block_sizes(work)
     d = u / t
     biases = model.block.attention.output.bias * (2 * v + wide) + model.block.attention.query.bias * (d + 2 * k)
-    heads, flash = work.rows * model.attention_heads / t, "flash" in work.fused
+    heads, flash = work.rows * model.attention_heads / t, work.core != "softmax"
     mask = 1 / item  # a mask's byte for each element
-    wides, products = len(model.block.feed_forward.wide), products_of_block(work, joined=True)
+    wides, products = len(model.block.feed_forward.wide), blocks.products_of_block(work, joined=True)
     batch = next(each.batch for each in products if each.core)
     # Megatron's kernel takes score matrices in fours; other numbers fall back to plain ops.
     fused_softmax = "softmax" in work.fused and batch % 4 == 0
@@ -75,7 +68,7 @@ def block(work: Workload) -> Inventory:
         saved += [SavedTensor("dropout masks", 2 * mask * v)]
     if not fused_softmax:
         saved += [SavedTensor("masked scores", scores, True)]
-    return Inventory(products, tuple(kernels), tuple(saved), v, sums_of_block(work, u), weights)
+    return Inventory(products, tuple(kernels), tuple(saved), v, blocks.sums_of_block(work, u), weights)
 
 
 def embedding(work: Workload) -> Inventory:
@@ -111,4 +104,5 @@ def head(work: Workload) -> Inventory:
     saved = (SavedTensor("input of the last norm", 2 * v), SavedTensor("logits and probabilities", per_logit * logits))
     small = 4.0 * tokens
     sums = ((small, small, small), (u,)) if work.tp > 1 else ((), ())
-    return Inventory(products_of_heads(work), kernels, saved, u, sums, work.model.output_weights.of_rank(work.tp))
+    weights = work.model.output_weights.of_rank(work.tp)
+    return Inventory(blocks.products_of_heads(work), kernels, saved, u, sums, weights)

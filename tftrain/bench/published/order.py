@@ -8,10 +8,9 @@ stands for one stage of a pipeline counts with its speed divided by the number o
 import itertools
 from collections.abc import Sequence
 
-from tftrain.bench.published.compare import differ
+from tftrain.bench.published.compare import MIN_DIFFERENCE, differ
 from tftrain.bench.table import Record
 
-PUBLISHED_SPREAD = 0.05  # 22 configurations of the published sweep ran twice, 2.8 % apart in the mean
 # Kind, column of the measured figure, column of the published one, and figures of all runs of the base row.
 KINDS = (
     ("memory", "peak_gb", "published_gb", "base_peak_gb"),
@@ -35,10 +34,10 @@ def lines(records: Sequence[Record]) -> list[str]:
         signs = [
             (one[0] - other[0]) * (one[1] - other[1]) > 0
             for one, other in itertools.combinations(known, 2)
-            if differ(one[0], other[0], spread) and differ(one[1], other[1], PUBLISHED_SPREAD)
+            if differ(one[0], other[0], spread) and differ(one[1], other[1], MIN_DIFFERENCE)
         ]
         if signs:
-            apart = f"{spread:.1%} apart here (as runs of the base row are) or {PUBLISHED_SPREAD:.0%} as published"
+            apart = f"{spread:.1%} apart here (as runs of the base row are) or {MIN_DIFFERENCE:.0%} as published"
             order = f"{kind}: {sum(signs)} of {len(signs)} pairs of rows are in the published order"
             lines.append(f"{order}; not counted: pairs less than {apart}")
     return lines

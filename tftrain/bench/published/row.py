@@ -38,7 +38,6 @@ class PublishedRow(NamedTuple):
     system: str  # name in `tftrain.plan.system`
     reference: Reference  # the measured figures
     formula: str = "exact"  # formula of the published TFLOPs: exact, old or corrected, see `reported_flops`
-    speed: str = "sec_per_iteration"  # the figure of `Reference` by which the table states speed
     counted: float = 1.0  # share of the samples that the published speed counts
     checkpointing_unstated: bool = False  # whether the source leaves checkpointing open
     # Whether the source leaves model, batch and device open: only changes against the table's first row are comparable.

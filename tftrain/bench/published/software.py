@@ -9,7 +9,6 @@ from typing import Any
 from tftrain.bench.published import encoder, megatron
 from tftrain.config.parallel import ParallelConfig
 from tftrain.plan import inventory, memory
-from tftrain.plan.inventory import Parts
 from tftrain.plan.workload import Workload
 
 
@@ -17,21 +16,10 @@ class OtherWorkload(Workload):
     """A job of other software: ZeRO's partition is that of its paper, and an update widens gradients of 16 bits."""
 
     runs_here = copies_table = sharded_masters = has_tensor_owners = False
-
-    @property
-    def widens_gradients(self) -> bool:
-        """See `Workload`."""
-        return self.precision != "fp32"
-
-    @property
-    def whole_gradients(self) -> bool:
-        """See `Workload`; without a buffer for sums, ZeRO-2 partitions the gradients themselves."""
-        return bool(self.accumulation) and self.zero_stage < 3
-
-    @property
-    def sums_to_owners(self) -> bool:
-        """See `Workload`; ZeRO-1 sums gradients for all ranks."""
-        return self.zero_stage == 2
+    widens_gradients = property(lambda work: work.precision != "fp32")
+    # Without a buffer for sums, ZeRO-2 partitions the gradients themselves; ZeRO-1 sums them for all ranks.
+    whole_gradients = property(lambda work: bool(work.accumulation) and work.zero_stage < 3)
+    sums_to_owners = property(lambda work: work.zero_stage == 2)
 
 
 class Megatron(OtherWorkload):
@@ -52,31 +40,23 @@ class Megatron(OtherWorkload):
 class Fsdp(Megatron):
     """A decoder on PyTorch's FSDP, with ZeRO-2 or ZeRO-3: shards are the masters, and blocks are gathered."""
 
-    @property
-    def sharded_masters(self) -> bool:
-        """See `Workload`."""
-        return self.zero_stage >= 2
-
-    gathers_blocks = sharded_masters
+    gathers_blocks = sharded_masters = property(lambda work: work.zero_stage >= 2)
 
 
 class EncoderJob(OtherWorkload):
     """The encoder of the published tables: every micro-batch sums gradients, on one GPU too."""
 
-    @property
-    def gradient_sums(self) -> float:
-        """See `Workload`."""
-        return self.micro_batches
+    gradient_sums = Workload.micro_batches
 
 
 @inventory.make_parts.register
-def _(work: Megatron) -> Parts:
-    return Parts(megatron.block(work), megatron.embedding(work), megatron.head(work))
+def _(work: Megatron) -> inventory.Parts:
+    return inventory.Parts(megatron.block(work), megatron.embedding(work), megatron.head(work))
 
 
 @inventory.make_parts.register
-def _(work: EncoderJob) -> Parts:
-    return Parts(encoder.block(work), encoder.embedding(work), encoder.head(work))
+def _(work: EncoderJob) -> inventory.Parts:
+    return inventory.Parts(encoder.block(work), encoder.embedding(work), encoder.head(work))
 
 
 @memory.gathered.register
@@ -88,5 +68,5 @@ def _(work: OtherWorkload, weights: float) -> float:
 
 
 @memory.held_by_stages.register
-def _(work: OtherWorkload, one: Workload, stage: int) -> list[tuple[str, float]]:
+def _(work: OtherWorkload, stage: int) -> list[tuple[str, float]]:
     return []

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import statistics
 import subprocess
@@ -31,10 +30,8 @@ REASON_LENGTH = 300
 # The least work at the end of a run; flags of the row override these.
 QUIET = ("--log_every=1", "--eval_every=-1", "--checkpoint_every=0", "--keep_last=1")
 
-PREFIX = re.compile(r"^.*?\[[\d,]+\]<std(?:out|err)>:")
-PROGRAM_ERROR = re.compile(r"tftrain\.run: (?!--help=)(.*)")
+PROGRAM_ERROR = re.compile(r"tftrain\.(?:run: |launch: (?=--))(?!--help=)(.*)")
 EXCEPTION = re.compile(r"(?<![\w.])[\w.]*(?:Error|Exception)\b.*")
-EXITED = re.compile(r"Process \d+ exit with status code.*")
 STATE = re.compile(r"state bytes per rank: (\d+)(?: \(rank (\d+)\) to (\d+) \(rank (\d+)\))?")
 
 
@@ -110,19 +107,14 @@ def launch(
     module: str = "tftrain.run",
     environ: Mapping[str, str] | None = None,
 ) -> str:
-    """Runs a module on so many ranks of this host, without a launcher on one; returns the printed text of all ranks.
+    """Runs a module, or on several ranks of this host `tftrain.launch`; returns the printed text of all ranks.
 
-    From `FORKED_FROM` ranks on, `tftrain.launch` forks them. For time limit, variables and errors see `execute`.
+    From `FORKED_FROM` ranks on, it forks them. For time limit, variables and errors see `execute`.
     """
-    command = [sys.executable, "-m", module, *flags]
-    if ranks >= FORKED_FROM:
-        command = [sys.executable, "-m", "tftrain.launch", "-np", str(ranks), "--fork_ranks", *flags]
-    elif ranks > 1:
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-        if (launcher := shutil.which("horovodrun", path=path)) is None:
-            raise MeasureError(f"no horovodrun beside {sys.executable}; `make setup` installs it")
-        command = [launcher, "-np", str(ranks), "--gloo", "--start-timeout", "120", *command]
-    return "\n".join(PREFIX.sub("", line) for line in execute(command, seconds, environ or {}))
+    if ranks > 1:
+        forked = ["--fork_ranks"] if ranks >= FORKED_FROM else []
+        module, flags = "tftrain.launch", ["-np", str(ranks), *forked, *flags]
+    return "\n".join(execute([sys.executable, "-m", module, *flags], seconds, environ or {}))
 
 
 def execute(
@@ -177,18 +169,11 @@ def execute(
 
 
 def reason(lines: Sequence[str], code: int) -> str:
-    """Returns the reason of a failure in one line: the program's error, else its last exception, else its last line.
-
-    If the launcher has prefixed the lines of ranks, the launcher's own lines count only if no rank printed an
-    exception, as when the system kills a rank for lack of memory.
-    """
-    ranks = [PREFIX.sub("", line) for line in lines if PREFIX.match(line)]
+    """Returns the reason of a failure in one line: the program's error, else its last exception, else its last line."""
     ours = dict.fromkeys(found[1] for line in lines if (found := PROGRAM_ERROR.search(line)))
-    ended = [line for line in lines if EXITED.fullmatch(line)]
-    exceptions = [[line for line in output if EXCEPTION.fullmatch(line)] for output in (ranks, lines)]
-    last = [line for line in lines if line.strip()][-1:] or ["it printed nothing"]
-    (words,) = exceptions[0][-1:] or ended[:1] or exceptions[1][-1:] or last
-    words = "; ".join(ours) or words
+    exceptions = [line for line in lines if EXCEPTION.fullmatch(line)]
+    last = exceptions or [line for line in lines if line.strip()] or ["it printed nothing"]
+    words = "; ".join(ours) or last[-1]
     return f"exit code {code}: {' '.join(words.split())[:REASON_LENGTH]}"
 
 
