@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.conftest import RAMP
 from tests.kit.ranks import run_ranks
 from tests.kit.runs import losses, train_alone
 from tests.train.test_step import batches
@@ -128,14 +129,6 @@ def test_nothing_compiled_waits_for_the_host(steps, segments):
     assert min(int(calls), int(copies)) > 0
 
 
-# As much as can happen between steps: sizes that grow, evaluation, checkpoints, a resume, phases.
-FLAGS = ("--jit_compile=false", "--max_steps=6", "--eval_every=4", "--checkpoint_every=3")
-LEVERS = {
-    "ramp": ("--batch_rampup=4:4:16", "--global_batch_size=8", "--micro_batch_size=4"),
-    "phases": ("--phases=until_samples=16; global_batch_size=8", "--global_batch_size=8"),
-}
-
-
 @pytest.fixture
 def on_device(monkeypatch):
     """Lets runs take batches ahead; CPU:0 stands for the GPU."""
@@ -143,16 +136,22 @@ def on_device(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LEVERS)
-def test_a_run_has_the_same_losses_and_goes_on_from_the_same_sample(name, request, tmp_path):
-    flags, folders = (*FLAGS, *LEVERS[name]), [tmp_path / each for each in ("host", "device", "resumed")]
-    train_alone(*flags, f"--output_dir={folders[0]}")
+def test_a_run_has_the_same_losses_and_goes_on_from_the_same_sample(ramped, on_device, tmp_path):
+    train_alone(*RAMP, "--checkpoint_every=3", f"--output_dir={tmp_path / 'device'}")
+    assert losses(tmp_path / "device") == losses(ramped)
+    middle = checkpoints.find(tmp_path / "device")[0]
+    train_alone(*RAMP, f"--output_dir={tmp_path / 'resumed'}", f"--resume={middle}")
+    assert losses(tmp_path / "resumed") == losses(ramped)[3:]
+
+
+@pytest.mark.slow
+def test_a_phase_begins_with_its_first_sample(request, tmp_path):
+    flags = ("--jit_compile=false", "--max_steps=4", "--eval_every=-1", "--global_batch_size=8")
+    flags += ("--phases=until_samples=16; global_batch_size=8",)
+    train_alone(*flags, f"--output_dir={tmp_path / 'host'}")
     request.getfixturevalue("on_device")
-    train_alone(*flags, f"--output_dir={folders[1]}")
-    assert losses(folders[1]) == losses(folders[0])
-    middle = checkpoints.find(folders[1])[0]
-    train_alone(*flags, f"--output_dir={folders[2]}", f"--resume={middle}")
-    assert losses(folders[2]) == losses(folders[0])[3:]
+    train_alone(*flags, f"--output_dir={tmp_path / 'device'}")
+    assert losses(tmp_path / "device") == losses(tmp_path / "host")
 
 
 # Two ranks stop after a signal to one of them, go on, and go back after a spike; batches are ahead in each case.
