@@ -102,7 +102,7 @@ def made(prepare_config, tmp_path_factory):
             (folder / "tokenizer.json").write_bytes(family.library())
             prepares = prepares | {"vocab_file": str(folder / "tokenizer.json")}
         prepare(prepare_config(data, **prepares))
-        sizes = f"{family.sizes} --hidden_size=32 --intermediate_size=48"
+        sizes = f"{family.sizes} --hidden_size=32 --intermediate_size=48 --eval_every=-1"
         done("run", f"{sizes} --data_dir={data} --output_dir={run} --micro_batch_size=2 --max_steps=2")
         done("run", f"--output_dir={run} --max_steps=4")
         return SimpleNamespace(**vars(family), name=name.partition("_")[0], run=run, data=data)
@@ -151,8 +151,8 @@ def test_it_is_planned_evaluated_converted_loaded_predicted_and_taken_as_initial
         for model in (f"--output_dir={family.run}", f"--init_checkpoint=hf:{tmp_path / 'hf'}")
     )
     assert of_run == converted
-    given = f"--init_checkpoint=hf:{tmp_path / 'hf'} --synthetic_data --max_steps=1 --output_dir={tmp_path / 'tuned'}"
-    done("run", given)
+    given = f"--init_checkpoint=hf:{tmp_path / 'hf'} --synthetic_data --max_steps=1 --eval_every=-1"
+    done("run", f"{given} --output_dir={tmp_path / 'tuned'}")
     model = json.loads((tmp_path / "tuned/config.json").read_text())["config"]["model"]
     dropout = 0.0 if family.name in ("llama", "modernbert") else 0.1
     assert (model["model_family"], model["hidden_dropout_prob"]) == (family.name, dropout)

@@ -40,7 +40,7 @@ def check(ranks, names, seconds, transport="auto"):
 @pytest.mark.timeout(1200)
 def test_two_ranks_train_as_one_does():
     names = ("zero1-even+modernbert", "zero3+roberta-packed+fused", "zero2-greedy:1+distilbert-packed")
-    check(2, [f"dp4+{name}" for name in names], seconds=800)  # of so many ranks as there are
+    check(2, [f"dp4+{name}" for name in names], seconds=800)  # The names are those of the design, whose ranks are four.
 
 
 MESHES = [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1)]
