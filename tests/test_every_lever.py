@@ -87,11 +87,11 @@ def trained(request, prepare_config, tmp_path_factory):
 @pytest.mark.multirank
 def test_it_is_evaluated_and_resumed(trained):
     folder, _ = trained
-    done("started", f"--mode=evaluate --output_dir={folder} --weights=averaged")
+    done("run", f"--mode=evaluate --output_dir={folder} --weights=averaged")
     plain = implementations(ModelConfig) | {"tensor_parallel_size": 1, "pipeline_parallel_size": 1}
     plain |= {"sequence_parallel": "false", "pipeline_schedule": "1f1b", "optimizer": "reference_lamb"}
     given = " ".join(f"--{name}={value}" for name, value in plain.items())
-    done("started", f"--output_dir={folder} --max_steps=3 {given}")
+    done("run", f"--output_dir={folder} --max_steps=3 {given}")
 
 
 @pytest.mark.slow

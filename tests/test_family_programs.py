@@ -102,9 +102,9 @@ def made(prepare_config, tmp_path_factory):
             (folder / "tokenizer.json").write_bytes(family.library())
             prepares = prepares | {"vocab_file": str(folder / "tokenizer.json")}
         prepare(prepare_config(data, **prepares))
-        sizes = f"{family.sizes} --hidden_size=32 --intermediate_size=48"
-        done("started", f"{sizes} --data_dir={data} --output_dir={run} --micro_batch_size=2 --max_steps=2")
-        done("started", f"--output_dir={run} --max_steps=4")
+        sizes = f"{family.sizes} --hidden_size=32 --intermediate_size=48 --eval_every=-1"
+        done("run", f"{sizes} --data_dir={data} --output_dir={run} --micro_batch_size=2 --max_steps=2")
+        done("run", f"--output_dir={run} --max_steps=4")
         return SimpleNamespace(**vars(family), name=name.partition("_")[0], run=run, data=data)
 
     return make
@@ -136,7 +136,7 @@ def test_it_is_resumed_with_the_flags_of_its_family(family):
 def test_it_is_planned_evaluated_converted_loaded_predicted_and_taken_as_initial_weights(family, tmp_path):
     sizes = family.sizes.removesuffix("--document_mask")  # It needs data.
     done("plan", f"{sizes} --vocab_size=400 --max_seq_length=32 --micro_batch_size=2")
-    done("started", f"--mode=evaluate --output_dir={family.run}")
+    done("run", f"--mode=evaluate --output_dir={family.run}")
     done("convert", f"--from=tftrain:{family.run} --to=hf:{tmp_path / 'hf'}")
     done("convert", f"--from=hf:{tmp_path / 'hf'} --to=tftrain:{tmp_path / 'own'}")
     done("convert", f"--from=tftrain:{tmp_path / 'own'} --to=hf:{tmp_path / 'again'}")
@@ -151,8 +151,8 @@ def test_it_is_planned_evaluated_converted_loaded_predicted_and_taken_as_initial
         for model in (f"--output_dir={family.run}", f"--init_checkpoint=hf:{tmp_path / 'hf'}")
     )
     assert of_run == converted
-    given = f"--init_checkpoint=hf:{tmp_path / 'hf'} --synthetic_data --max_steps=1 --output_dir={tmp_path / 'tuned'}"
-    done("started", given)
+    given = f"--init_checkpoint=hf:{tmp_path / 'hf'} --synthetic_data --max_steps=1 --eval_every=-1"
+    done("run", f"{given} --output_dir={tmp_path / 'tuned'}")
     model = json.loads((tmp_path / "tuned/config.json").read_text())["config"]["model"]
     dropout = 0.0 if family.name in ("llama", "modernbert") else 0.1
     assert (model["model_family"], model["hidden_dropout_prob"]) == (family.name, dropout)
@@ -217,11 +217,11 @@ def test_it_is_fine_tuned_and_predicts(made, tmp_path, task, name):
     family = made(name)
     file, folder = labelled(tmp_path, task), tmp_path / "run"
     done(
-        "started",
+        "run",
         f"--task={task} --train_file={file} --eval_file={file} --init_checkpoint=tftrain:{family.run} "
         f"--output_dir={folder} --max_steps=2 --micro_batch_size=2 --max_seq_length=32 --eval_every=-1",
     )
-    done("started", f"--mode=evaluate --output_dir={folder}")
+    done("run", f"--mode=evaluate --output_dir={folder}")
     done("convert", f"--from=tftrain:{folder} --to=hf:{tmp_path / 'hf'}")
     texts = tmp_path / "texts.txt"
     texts.write_text(TEXTS.get(task, "the file") + "\n")
@@ -238,9 +238,9 @@ def test_a_decoder_learns_vectors_and_gives_the_same_ones_everywhere(made, tmp_p
         f"--task=embedding --train_file={file} --eval_file={file} --embedding_dense=12 --text_prompt=query: --seed=3"
     )
     sizes = "--micro_batch_size=2 --global_batch_size=4 --max_seq_length=32 --eval_every=-1"
-    done("started", f"{flags} --init_checkpoint=tftrain:{family.run} --output_dir={folder} --max_steps=2 {sizes}")
-    done("started", f"--output_dir={folder} --max_steps=3 --micro_batch_size=4")
-    done("started", f"--mode=evaluate --output_dir={folder}")
+    done("run", f"{flags} --init_checkpoint=tftrain:{family.run} --output_dir={folder} --max_steps=2 {sizes}")
+    done("run", f"--output_dir={folder} --max_steps=3 --micro_batch_size=4")
+    done("run", f"--mode=evaluate --output_dir={folder}")
     done("convert", f"--from=tftrain:{folder} --to=hf:{tmp_path / 'hf'}")
     done("export", f"--output_dir={folder} --to={tmp_path / 'out'}")
     texts = ("--format=jsonl", "the file is good", "a list")

@@ -6,16 +6,13 @@ import pytest
 from tests.checkpoint import states
 from tests.kit import corpora
 from tests.kit.ranks import run_ranks
-from tests.kit.runs import losses, rows
+from tests.kit.runs import losses, rows, run_alone
 from tftrain.checkpoint import folder as checkpoints
+from tftrain.checkpoint.errors import CheckpointError
 from tftrain.prepare.preparation import prepare
 
-pytestmark = [pytest.mark.slow, pytest.mark.multirank]
+pytestmark = pytest.mark.slow
 SIZES = "--num_hidden_layers=1 --hidden_size=32 --num_attention_heads=2 --learning_rate=0.01 --log_every=1"
-
-
-def run(ranks, flags, code=0):
-    return run_ranks(ranks, ["-m", "tftrain.run", *flags.split()], expected_code=code)
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +29,7 @@ def mix(prepare_config, tmp_path_factory):
 def whole(mix, tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "run"
     flags = f"{SIZES} --mix={mix} --output_dir={folder} --micro_batch_size=12 --checkpoint_every=4 --max_steps=8"
-    output = run(1, f"{flags} --global_batch_size=12 --eval_every=4 --eval_examples=30")
-    return folder, output
+    return folder, run_alone(*flags.split(), "--global_batch_size=12", "--eval_every=4", "--eval_examples=30")
 
 
 def test_the_log_has_share_and_epochs_of_each_source(whole):
@@ -57,18 +53,32 @@ def test_each_source_is_evaluated(whole):
         assert low < row["eval_mlm_loss"] < high
     assert "mlm_loss/s0 " in output
     assert not (folder / "score_curve.png").exists()
-    lines = run(1, f"--mode=evaluate --output_dir={folder} --eval_examples=30")
+    lines = run_alone("--mode=evaluate", f"--output_dir={folder}", "--eval_examples=30")
     for number in range(2):
         assert f"mlm loss/s{number}             {rows(folder)[1][-1][f'eval_mlm_loss/s{number}']:.4f}" in lines
 
 
-@pytest.mark.parametrize(
-    ("ranks", "micro_batch"), [(1, 3), *(pytest.param(*each, marks=pytest.mark.nightly) for each in ((2, 3), (3, 2)))]
-)
-def test_a_resume_on_other_ranks_and_micro_batches_reads_the_same_samples(whole, tmp_path, ranks, micro_batch):
-    folder, _ = whole
-    states.begun_from(checkpoints.find(folder)[0], tmp_path)
-    run(ranks, f"--output_dir={tmp_path} --micro_batch_size={micro_batch} --max_steps=8")
+def begun_from(folder, output_dir):
+    """Begins a run from the first checkpoint of another one; returns its flags."""
+    states.begun_from(checkpoints.find(folder)[0], output_dir)
+    return f"--output_dir={output_dir}", "--max_steps=8"
+
+
+def test_a_resume_with_another_micro_batch_reads_the_same_samples(whole, tmp_path):
+    run_alone(*begun_from(whole[0], tmp_path), "--micro_batch_size=3")
+    assert_same_losses(tmp_path, whole[0])
+
+
+@pytest.mark.nightly
+@pytest.mark.multirank
+@pytest.mark.parametrize(("ranks", "micro_batch"), [(2, 3), (3, 2)])
+def test_a_resume_on_other_ranks_reads_the_same_samples(whole, tmp_path, ranks, micro_batch):
+    flags = (*begun_from(whole[0], tmp_path), f"--micro_batch_size={micro_batch}")
+    run_ranks(ranks, ["-m", "tftrain.run", *flags])
+    assert_same_losses(tmp_path, whole[0])
+
+
+def assert_same_losses(tmp_path, folder):
     np.testing.assert_allclose(losses(tmp_path), losses(folder), rtol=1e-5)
     for number in range(2):
         of_both = ([row[f"mlm_loss/s{number}"] for row in rows(each)[0]] for each in (tmp_path, folder))
@@ -76,9 +86,7 @@ def test_a_resume_on_other_ranks_and_micro_batches_reads_the_same_samples(whole,
 
 
 def test_a_resume_with_another_mixture_must_be_meant(whole, mix, tmp_path):
-    states.begun_from(checkpoints.find(whole[0])[0], tmp_path)
-    other = mix.replace("s0=7", "s0=6")
-    refused = run(1, f"--output_dir={tmp_path} --mix={other} --max_steps=5", code=1)
-    assert "--change_on_resume=mix" in refused
-    output = run(1, f"--output_dir={tmp_path} --mix={other} --max_steps=5 --change_on_resume=mix")
-    assert "resuming with the source s0: 0.666667" in output
+    flags = (*begun_from(whole[0], tmp_path), f"--mix={mix.replace('s0=7', 's0=6')}", "--max_steps=5")
+    with pytest.raises(CheckpointError, match="--change_on_resume=mix"):
+        run_alone(*flags)
+    assert "resuming with the source s0: 0.666667" in run_alone(*flags, "--change_on_resume=mix")

@@ -38,12 +38,12 @@ def moved(trained, tmp_path, monkeypatch):
 
 
 def test_it_is_resumed_with_an_evaluation_from_any_folder(moved):
-    done("started", f"--output_dir={moved}/second/run --max_steps=2 --eval_every=2 --eval_examples=8")
+    done("run", f"--output_dir={moved}/second/run --max_steps=2 --eval_every=2 --eval_examples=8")
 
 
 @pytest.mark.nightly
 def test_it_is_evaluated_and_then_predicted_exported_and_fine_tuned_without_its_data(moved):
-    done("started", f"--output_dir={moved}/second/run --mode=evaluate")
+    done("run", f"--output_dir={moved}/second/run --mode=evaluate")
     own = tokenizer_files.read(moved / "second/run/tokenizer")
     assert own == tokenizer_of(str(moved / "first/data"))
     shutil.rmtree(moved / "first")
@@ -51,7 +51,7 @@ def test_it_is_evaluated_and_then_predicted_exported_and_fine_tuned_without_its_
     done("export", "--output_dir=run --to=exported")
     files.write_classes(moved / "train.tsv", 30, seed=1)
     given = f"--init_checkpoint=tftrain:{moved}/second/run --train_file={moved}/train.tsv --output_dir={moved}/classes"
-    done("started", f"--task=classification {given} --micro_batch_size=2 --max_steps=1")
+    done("run", f"--task=classification {given} --micro_batch_size=2 --max_steps=1")
     done("predict", f"--output_dir={moved}/classes text")
 
 
@@ -61,6 +61,6 @@ def test_a_run_that_is_started_over_has_the_tokenizer_of_its_new_data(moved, pre
 
     prepare(prepare_config(moved / "other", vocab_file=None, vocab_size=60))
     given = " ".join((*SMALL, "--micro_batch_size=2", f"--data_dir={moved}/other", "--resume=none"))
-    done("started", f"{given} --output_dir={moved}/second/run")
+    done("run", f"{given} --output_dir={moved}/second/run")
     assert tokenizer_files.read(moved / "second/run/tokenizer") == tokenizer_of(str(moved / "other"))
     assert tokenizer_files.read(moved / "second/run/tokenizer_1") == tokenizer_of(str(moved / "first/data"))

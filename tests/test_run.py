@@ -166,14 +166,15 @@ def test_standard_records_train_and_a_damaged_one_ends_the_run_in_one_line(tmp_p
     corpora.write_tfrecords(shard, [corpora.standard_example(rng)[0] for _ in range(16)])
     sizes = [arg for arg in SMALL if arg not in ("--synthetic_data", "--max_seq_length=16")]
     batch = ("--global_batch_size=8", "--max_steps=2")
-    args = ["-m", "tftrain.run", *sizes, f"--train_files={tmp_path}/*.tfrecord", *batch]
-    run_ranks(1, [*args, f"--output_dir={tmp_path / 'good'}"])
+    args = [*sizes, f"--train_files={tmp_path}/*.tfrecord", *batch]
+    runs.run_alone(*args, f"--output_dir={tmp_path / 'good'}")
     assert np.isfinite(losses(tmp_path / "good")).all()
 
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
     shard.write_bytes(content)
-    output = run_ranks(1, [*args, f"--output_dir={tmp_path / 'bad'}"], expected_code=ExitCode.FAILED)
+    command = ["-m", "tftrain.run", *args, f"--output_dir={tmp_path / 'bad'}"]
+    output = run_ranks(1, command, expected_code=ExitCode.FAILED)
     last = output.strip().splitlines()[-1]
     assert re.search(r"tftrain\.run: rank 0: .*x\.tfrecord.*byte", last), output
     assert "Traceback" not in output

@@ -45,7 +45,7 @@ def test_an_encoder_has_its_published_number_of_weights(sizes, encoder):
 
 @pytest.mark.parametrize("flags", MODELS, ids=str)
 def test_a_model_has_the_variables_that_are_listed_counted_and_planned(flags):
-    model = small_config(**{"hidden_size": 24, **flags})
+    model = small_config(**{"num_hidden_layers": 3, "hidden_size": 24, **flags})
     variables = (Decoder if model.is_causal else BertPretrainer)(model, "float32", 1).named_variables()
     described = describe(model)
     assert {each.name: each.shape for each in described.variables()} == {

@@ -30,13 +30,11 @@ ZERO_3 = {**ZERO_2, "split_weights": True}
 # By name: ranks, precision, and how they divide the work. The vocabulary of 67 divides by nothing.
 LAYOUTS = {
     "dp1": (1, "fp32", {}),
-    "dp1-bf16": (1, "bf16", {}),
     "dp2": (2, "fp32", {}),
     "dp2-zero1-even": (2, "fp32", ZERO_1),
     "dp3-zero1-naive-bf16": (3, "bf16", {**ZERO_1, "state_split_strategy": "naive"}),
     "dp3-zero2-greedy": (3, "fp32", {**ZERO_2, "state_split_strategy": "greedy:2"}),
     "tp2": (2, "fp32", {"tensor_parallel_size": 2}),
-    "tp4-dp1": (4, "fp32", {"tensor_parallel_size": 4}),
     "tp2-dp2-zero1-even": (4, "fp32", {"tensor_parallel_size": 2, **ZERO_1}),
     "dp2-zero3": (2, "fp32", ZERO_3),
     "tp2-dp2-zero3-bf16": (4, "bf16", {"tensor_parallel_size": 2, **ZERO_3}),

@@ -1,5 +1,7 @@
 """Small runs: their flags, a training of one rank in this process, and what a run has logged."""
 
+import contextlib
+import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,6 +9,7 @@ from pathlib import Path
 from tftrain import run
 from tftrain.cli import flags
 from tftrain.config.train import TrainConfig
+from tftrain.host import log
 from tftrain.inputs.inputs import Inputs
 from tftrain.observe.rows import EvalRow
 from tftrain.parallel.launcher import Launch
@@ -33,6 +36,19 @@ def with_sizes(config: TrainConfig) -> TrainConfig:
 def checked(*args: str, base: Sequence[str] = SMALL) -> TrainConfig:
     """Returns the configuration of a run of one rank by its flags, after all checks of the program."""
     return run.checked(*run.read(["tftrain.run", *base, *args]), Launch())[0]
+
+
+def run_alone(*args: str) -> str:
+    """Trains or evaluates by a command line on one rank in this process; returns what is printed."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        log.configure(rank=0)
+        config, inputs = run.checked(*run.read(["tftrain.run", *args]), Launch())
+        if config.run.mode == "evaluate":
+            evaluation.evaluate(config, inputs, Mesh())
+        else:
+            assert loop.train(config, inputs, Mesh()) == 0
+    return output.getvalue()
 
 
 def train_alone(*args: str, base: Sequence[str] = SMALL) -> int:

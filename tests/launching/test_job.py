@@ -18,8 +18,9 @@ each_start = pytest.mark.parametrize("forked", [False, True], ids=["programs", "
 SAVES = "listen(signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, code=75); note('rank'); say('runs'); run(15)"
 
 
-@each_start
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    ("number", "forked"), [(signal.SIGINT, False), (signal.SIGTERM, True), (signal.SIGUSR1, False)]
+)
 def test_a_signal_reaches_each_rank_once_and_the_code_is_theirs(tmp_path, number, forked):
     with started(tmp_path, SAVES, forked=forked) as job:
         job.wait_for("runs", 2)

@@ -23,10 +23,10 @@ PLAIN = dict.fromkeys(FLAGS, "reference")
 
 
 def small_config(**changes) -> ModelConfig:
-    """A model of three layers, 21 wide, three heads; weights large enough that nothing is linear."""
+    """A model of two layers, 21 wide, three heads; weights large enough that nothing is linear."""
     sizes = {
         "vocab_size": VOCAB,
-        "num_hidden_layers": 3,
+        "num_hidden_layers": 2,
         "hidden_size": 21,
         "num_attention_heads": 3,
         "intermediate_size": 35,

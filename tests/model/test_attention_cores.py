@@ -152,7 +152,7 @@ def test_a_step_calls_cudnn_in_each_layer_and_pass():
         small_batch()
     )
     calls = [operation.type for operation in step.graph.get_operations() if "Cudnn" in operation.type]
-    assert calls == ["TftrainCudnnAttention"] * 3 + ["TftrainCudnnAttentionGrad"] * 3
+    assert calls == ["TftrainCudnnAttention"] * 2 + ["TftrainCudnnAttentionGrad"] * 2
     shapes = {tuple(tensor.shape) for op in step.graph.get_operations() for tensor in op.outputs if tensor.shape.rank}
     assert (5, 19, 3, 8) in shapes
     assert not [shape for shape in shapes if shape.count(19) > 1]

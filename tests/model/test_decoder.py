@@ -105,7 +105,8 @@ def test_fused_norms_and_swiglu_give_the_plain_loss_and_gradients_of_llama_tiny(
     tiny = parse(TrainConfig, ["program", f"--flagfile={ROOT / 'configs/llama_tiny.flags'}"]).model
     results = []
     for implementations in (PLAIN, PLAIN | FUSED):
-        changes = {"bias": bias, "ln_dtype": ln_dtype, "vocab_size": VOCAB, "initializer_range": 0.1, **implementations}
+        sizes = {"vocab_size": VOCAB, "num_hidden_layers": 2, "initializer_range": 0.1}
+        changes = {"bias": bias, "ln_dtype": ln_dtype, **sizes, **implementations}
         model = small_model(dataclasses.replace(tiny, **changes), dtype)
         compute = tf.function(loss_and_gradients, autograph=False, jit_compile=jit_compile)
         results.append((compute(model, batch()), compute.get_concrete_function(model, batch()).graph))

@@ -27,7 +27,7 @@ ROUNDINGS = 50
 
 def half_and_full(dtype, **changes):
     """A model in `dtype`, and one in float32 with the very same, rounded, weights."""
-    half, full = (small_model(small_config(**changes), name) for name in (dtype, "float32"))
+    half, full = (small_model(small_config(num_hidden_layers=3, **changes), name) for name in (dtype, "float32"))
     for name, variable in full.named_variables().items():
         variable.assign(tf.cast(half.named_variables()[name], tf.float32))
     return half, full

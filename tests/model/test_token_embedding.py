@@ -14,7 +14,7 @@ def stage(part, model_class=BertPretrainer, **changes):
 
 
 def test_the_first_stage_owns_a_tied_table_and_the_last_one_has_an_equal_copy_after_its_own_variables():
-    first, last = stage(ModelPart((0,), heads=False)), stage(ModelPart((2,), embedding=False))
+    first, last = stage(ModelPart((0,), heads=False)), stage(ModelPart((1,), embedding=False))
     assert first.token_embedding.is_shared
     assert not first.token_embedding.copy
     assert next(iter(first.named_variables())) == NAME
@@ -34,6 +34,6 @@ def test_a_model_on_one_stage_and_a_stage_between_share_nothing(part):
 
 
 def test_a_model_whose_output_is_not_tied_shares_nothing():
-    model = stage(ModelPart((2,), embedding=False), BertClassifier, task="classification", labels=("a", "b"))
+    model = stage(ModelPart((1,), embedding=False), BertClassifier, task="classification", labels=("a", "b"))
     assert not model.token_embedding.is_shared
     assert model.token_embedding.table is None

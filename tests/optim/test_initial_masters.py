@@ -19,11 +19,9 @@ from tftrain.state.new_run import new_run
 ZERO = {"split_opt_state": True}
 LAYOUTS = {
     "one rank": (1, {}),
-    "data parallel": (3, {}),
     "even": (3, {**ZERO, "state_split_strategy": "even"}),
     "naive": (3, {**ZERO, "state_split_strategy": "naive"}),
     "greedy": (3, {**ZERO, "state_split_strategy": "greedy:2"}),
-    "tensor parallel": (2, {"tensor_parallel_size": 2}),
     "tensor parallel and even": (4, {"tensor_parallel_size": 2, **ZERO}),
 }
 

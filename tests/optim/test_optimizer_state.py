@@ -10,7 +10,6 @@ import tensorflow as tf
 from tests.checkpoint import states
 from tests.optim.test_optimizer import (
     CONFIG,
-    FOR_XLA,
     RULES,
     SHAPES,
     apply,
@@ -45,9 +44,9 @@ def twins(steps=(), **options):
 POISONS = {
     "reference_lamb": {"eager": -np.inf, "graph": np.nan, "xla": np.inf},
     "fused_lamb": {"eager": np.inf, "graph": np.nan, "xla": -np.inf},
-    "reference_adamw": {"graph": np.nan, "xla": np.nan},
-    "fused_adamw": {"graph": np.inf, "xla": np.nan},
-    "lion": {"eager": -np.inf, "graph": np.nan, "xla": np.inf},
+    "reference_adamw": {"graph": np.nan},
+    "fused_adamw": {"graph": np.inf},
+    "lion": {"graph": np.nan},
     "stableadamw": {"graph": np.nan},
     "muon": {"graph": np.nan},
 }
@@ -89,13 +88,7 @@ def test_a_skipped_step_leaves_no_trace_in_the_updates_after_it(rule):
     assert bits(skipping, variables) == bits(plain, expected)
 
 
-@pytest.mark.parametrize(
-    ("rule", "how"),
-    [
-        pytest.param(rule, how, marks=[pytest.mark.nightly] * (how == "xla" and rule not in FOR_XLA))
-        for rule, how in itertools.product(RULES, ("graph", "xla"))
-    ],
-)
+@pytest.mark.parametrize(("rule", "how"), [("reference_lamb", "xla"), ("fused_lamb", "graph"), ("muon", "graph")])
 def test_two_runs_are_bitwise_equal(rule, how):
     found = []
     for _ in range(2):

@@ -296,7 +296,7 @@ def test_a_copy_is_of_its_moment_although_updates_come_before_it_is_made(tmp_pat
 
 def test_failed_saves_stand_in_the_metrics_and_training_goes_on(tmp_path, broken):
     broken[:] = [False, True, True, False]
-    train_alone(f"--output_dir={tmp_path}", "--global_batch_size=4", "--max_steps=6", "--checkpoint_every=1")
+    train_alone(*settings(tmp_path), "--max_steps=6", "--checkpoint_every=1")
     # The end of the save after step k is known at step k + 1, after its row.
     assert [row["failed_saves"] for row in rows(tmp_path)[0]] == [0, 0, 0, 1, 2, 2]
     assert [folder.order(path)[0] for path in folder.find(tmp_path)] == [4, 5, 6]
@@ -311,7 +311,7 @@ def trained(tmp_path_factory):
 
 
 def settings(output_dir):
-    return (f"--output_dir={output_dir}", "--global_batch_size=4", "--max_steps=4")
+    return (f"--output_dir={output_dir}", "--global_batch_size=4", "--max_steps=4", "--eval_every=-1")
 
 
 def copied(trained, output_dir):

@@ -29,8 +29,15 @@ LENGTH = 12
 SMALL = (
     *("--num_hidden_layers=2", "--hidden_size=32", "--num_attention_heads=2", "--initializer_range=0.1"),
     *("--optimizer=adamw", "--learning_rate=0.001", "--log_every=1", "--global_batch_size=8", "--max_steps=4"),
-    *(f"--max_seq_length={LENGTH}", "--train_file=train.jsonl", "--eval_file=eval.jsonl", "--tokenizer_dir=vocabulary"),
+    *(
+        "--eval_every=-1",
+        f"--max_seq_length={LENGTH}",
+        "--train_file=train.jsonl",
+        "--eval_file=eval.jsonl",
+        "--tokenizer_dir=vocabulary",
+    ),
 )
+ONE_LAYER = "--num_hidden_layers=1"
 # A loss over tokens whose numbers differ, on rows that hold two texts; no head; a decoder.
 MODULE = """
 import json
@@ -248,14 +255,14 @@ def test_two_ranks_learn_as_one_does(alone, at, tmp_path, layout):
 def whole(at):
     """The rows of a run of own.py's class on one rank."""
     output_dir = at / "whole"
-    return read_rows(output_dir) if output_dir.exists() else train("own:Lengths", output_dir)
+    return read_rows(output_dir) if output_dir.exists() else train("own:Lengths", output_dir, ONE_LAYER)
 
 
 @pytest.mark.parametrize(
     "more", ["--grad_accum_steps=4", pytest.param("--jit_compile=true", marks=pytest.mark.nightly)]
 )
 def test_a_mean_over_tokens_is_that_of_the_whole_batch(whole, tmp_path, more):
-    parts = train("own:Lengths", tmp_path, more)
+    parts = train("own:Lengths", tmp_path, ONE_LAYER, more)
     assert values(whole, "place_loss")[0] != values(whole, "small_loss")[0]
     for name in ("loss", "place_loss", "small_loss", "grad_norm"):
         np.testing.assert_allclose(values(parts, name), values(whole, name), rtol=2e-6)
@@ -263,7 +270,7 @@ def test_a_mean_over_tokens_is_that_of_the_whole_batch(whole, tmp_path, more):
 
 @pytest.mark.parametrize("precision", ["fp16", pytest.param("bf16", marks=pytest.mark.nightly)])
 def test_short_formats_learn_nearly_the_same(whole, tmp_path, precision):
-    short = train("own:Lengths", tmp_path, f"--precision={precision}")
+    short = train("own:Lengths", tmp_path, ONE_LAYER, f"--precision={precision}")
     np.testing.assert_allclose(values(short, "loss"), values(whole, "loss"), rtol=0.02)
 
 
@@ -319,22 +326,40 @@ def test_a_class_that_is_none_is_refused(at, name, words):
         ("Unknown", r"read\('/.*'\) returned input_ids from 90 to \d+; expected 0 to 94"),
         ("Uneven", r"read\('/.*'\) returned numbers, float64 \(3,\); expected numbers of \(48,\)"),
         ("Other", r"read\('/.*/eval.jsonl'\) returned rows of .* expected those of the training file"),
+        ("Divides", r"terms raised ZeroDivisionError: .* \(own.py, line \d+\)"),
+    ],
+)
+def test_a_method_that_fails_in_a_run_is_named(at, tmp_path, name, words):
+    with pytest.raises(UserCodeError, match=f"^--task=own:{name}: {words}"):
+        train(f"own:{name}", tmp_path, "--max_steps=1", "--eval_every=1", ONE_LAYER)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
         ("Nothing", "terms returned no mean_loss, which the class minimizes or reports"),
         ("Wide", r"terms returned mean_loss of shape \(8, 32\); expected a number an example, \(8,\)"),
         ("Misspelt", "counts returned mean_lost, which the class neither minimizes nor reports"),
-        ("Divides", r"terms raised ZeroDivisionError: .* \(own.py, line \d+\)"),
         ("Scored", "score returned no two, which is in scored"),
         ("Flat", r"predict returned shape \(96,\); expected 8 rows"),
     ],
 )
-def test_a_method_that_fails_is_named(at, tmp_path, name, words):
+def test_a_method_that_returns_something_else_is_named(at, tmp_path, name, words):
+    config = configured(f"own:{name}", tmp_path, ONE_LAYER)
+    task = make_task(config, Mesh())
+    source, batch = batch_of(task, config, 8)
+
+    def scores():
+        outputs = task.compute(batch)["outputs"].numpy()
+        return sources.scorer_of(task, source).scores(outputs)
+
     with pytest.raises(UserCodeError, match=f"^--task=own:{name}: {words}"):
-        train(f"own:{name}", tmp_path, "--max_steps=1", "--num_hidden_layers=1")
+        scores()
 
 
 def test_a_loss_that_is_not_finite_is_named(at, tmp_path):
     with pytest.raises(RuntimeError, match="in step 2 the loss of --task=own:Infinite on rank 0 was not"):
-        train("own:Infinite", tmp_path, "--max_nan_steps=2", "--num_hidden_layers=1")
+        train("own:Infinite", tmp_path, "--max_nan_steps=2", ONE_LAYER)
 
 
 @pytest.mark.parametrize(
@@ -363,17 +388,17 @@ def test_another_class_does_not_continue_a_run(alone, at):
 
 def test_a_resume_says_that_the_file_is_another_one(at, tmp_path, caplog):
     (at / "edited.py").write_text("from own import Bare")
-    train("edited:Bare", tmp_path, "--max_steps=1", "--num_hidden_layers=1")
+    train("edited:Bare", tmp_path, "--max_steps=1", ONE_LAYER)
     (at / "edited.py").write_text("from own import Bare  # edited")
     with caplog.at_level("INFO"):
-        train("edited:Bare", tmp_path, "--max_steps=2", "--num_hidden_layers=1")
+        train("edited:Bare", tmp_path, "--max_steps=2", ONE_LAYER)
     assert "resuming with the file of --task: SHA-256" in caplog.text
 
 
 @pytest.mark.parametrize(("name", "field"), [("Taken", "grad_norm"), ("TakenByRollbacks", "rollbacks")])
 def test_a_mean_with_the_name_of_another_field_is_refused(at, tmp_path, name, field):
     with pytest.raises(RuntimeError, match=rf"^--task=own:{name}: a mean is named {field}, as another field"):
-        train(f"own:{name}", tmp_path)
+        train(f"own:{name}", tmp_path, ONE_LAYER)
 
 
 @pytest.mark.slow

@@ -169,30 +169,31 @@ def alone(data, tmp_path_factory):
 
 
 STEPS, ONE_LAYER = ("--max_steps=8", "--eval_every=4"), ("--num_hidden_layers=1",)
+SCORED = (*ONE_LAYER, "--max_steps=8", "--eval_every=2", "--checkpoint_every=4")
 
 
-def test_predictions_of_a_forgotten_evaluation_do_not_stay(data, tmp_path):
-    given = (*data["classification"], *ONE_LAYER, *STEPS, "--checkpoint_every=4", f"--output_dir={tmp_path}")
-    assert train(given) == 0
+@pytest.fixture(scope="module")
+def scored(data, tmp_path_factory):
+    """The folder of a run with four evaluations, and a checkpoint after the second."""
+    folder = tmp_path_factory.mktemp("scored") / "run"
+    assert train(data["classification"], *SCORED, f"--output_dir={folder}") == 0
+    return folder
+
+
+def test_predictions_of_a_forgotten_evaluation_do_not_stay(data, scored, tmp_path):
+    shutil.copytree(scored, tmp_path, dirs_exist_ok=True)
     evaluations = [{"step": 4, "value": 2.0}, {"step": 8, "value": 3.0}]
     (tmp_path / "best.json").write_text(json.dumps({"metric": "accuracy", "evaluations": evaluations}))
     (early,) = [path for path in checkpoints.find(tmp_path) if checkpoints.order(path)[0] == 4]
     assert (tmp_path / "predictions.jsonl").exists()
     # None of this run's scores is as good as that of step 4, so that nothing is written in their place.
-    assert train((*given, f"--resume={early}")) == 0
+    assert train(data["classification"], *SCORED, f"--output_dir={tmp_path}", f"--resume={early}") == 0
     assert best_step(tmp_path) == 4
     assert not [name for name in ("predictions.jsonl", "confusion_matrix.png") if (tmp_path / name).exists()]
 
 
 def values(folder, name):
     return [row[name] for row in read_rows(folder) if name in row]
-
-
-def test_the_tokens_of_both_texts_of_a_pair_are_consumed(data, tmp_path):
-    train((*data["embedding"], *ONE_LAYER, "--max_steps=2", f"--output_dir={tmp_path}"))
-    row = next(row for row in reversed(read_rows(tmp_path)) if "consumed_tokens" in row)
-    expected = row["tokens_per_sec"] / row["samples_per_sec"] * row["consumed_samples"]
-    assert row["consumed_tokens"] == pytest.approx(expected)
 
 
 @pytest.mark.multirank
@@ -256,30 +257,30 @@ def test_a_run_that_does_not_get_better_ends_and_stays_at_its_end(data, tmp_path
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
 
 
-def test_a_resumed_run_knows_the_scores_before(data, tmp_path):
-    more = (*ONE_LAYER, "--max_steps=8", "--eval_every=2", "--checkpoint_every=4")
-    whole, part = tmp_path / "whole", tmp_path / "part"
-    train(data["classification"], *more, f"--output_dir={whole}")
-    shutil.copytree(whole, part)
-    for path in checkpoints.find(part):
+def test_a_resumed_run_knows_the_scores_before(data, scored, tmp_path):
+    shutil.copytree(scored, tmp_path, dirs_exist_ok=True)
+    for path in checkpoints.find(tmp_path):
         if checkpoints.order(path)[0] > 4:
             shutil.rmtree(path)
-    assert checkpoints.find(part)
-    train(data["classification"], *more, f"--output_dir={part}")
-    assert (part / "best.json").read_bytes() == (whole / "best.json").read_bytes()
-    assert values(part, "loss") == values(whole, "loss")
+    assert checkpoints.find(tmp_path)
+    train(data["classification"], *SCORED, f"--output_dir={tmp_path}")
+    assert (tmp_path / "best.json").read_bytes() == (scored / "best.json").read_bytes()
+    assert values(tmp_path, "loss") == values(scored, "loss")
 
 
 def test_a_run_is_judged_by_the_documents_that_it_finds(data, tmp_path):
     corpus = files.write_corpus(tmp_path, documents=30, queries=5)
     pairs = [flag for flag in data["embedding"] if "eval_file" not in flag]
-    train(pairs, *corpus, "--max_steps=2", "--eval_every=1", f"--output_dir={tmp_path}")
+    train(pairs, *corpus, *ONE_LAYER, "--max_steps=2", "--eval_every=1", f"--output_dir={tmp_path}")
     assert json.loads((tmp_path / "best.json").read_text())["metric"] == "ndcg_at_10"
     assert [row["eval_task_loss"] for row in read_rows(tmp_path) if "eval_ndcg_at_10" in row] == [None, None]
     lines = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text().splitlines()]
     assert [line["query"] for line in lines] == [f"q{number}" for number in range(5)]
-    evaluated = ["-m", "tftrain.run", "--mode=evaluate", "--resume=best", f"--output_dir={tmp_path}"]
-    output = run_ranks(1, [*evaluated, "--micro_batch_size=7", "--global_batch_size=7"], seconds=120)
+    row = next(row for row in reversed(read_rows(tmp_path)) if "consumed_tokens" in row)
+    expected = row["tokens_per_sec"] / row["samples_per_sec"] * row["consumed_samples"]
+    assert row["consumed_tokens"] == pytest.approx(expected), "of both texts of a pair"
+    evaluated = ("--mode=evaluate", "--resume=best", f"--output_dir={tmp_path}")
+    output = runs.run_alone(*evaluated, "--micro_batch_size=7", "--global_batch_size=7")
     best = max(values(tmp_path, "eval_ndcg_at_10"))
     assert f"ndcg at 10              {best:.4f}" in output
     assert "held-out examples       35" in output
@@ -288,7 +289,7 @@ def test_a_run_is_judged_by_the_documents_that_it_finds(data, tmp_path):
         configured(pairs, *corpus, "--eval_examples=5", f"--output_dir={tmp_path}")
     # A classifier ranks candidates; its loss and accuracy are those of the pairs.
     reranker, folder = [flag for flag in data["classification"] if "eval_file" not in flag], tmp_path / "reranker"
-    train(reranker, *corpus, "--max_steps=1", f"--output_dir={folder}")
+    train(reranker, *corpus, *ONE_LAYER, "--max_steps=1", f"--output_dir={folder}")
     (row,) = [row for row in read_rows(folder) if "eval_ndcg_at_10" in row]
     assert row["eval_task_loss"] > 0
     assert 0 < row["eval_accuracy"] < 1
@@ -314,11 +315,7 @@ def test_a_seed_without_scores_is_left_out_of_the_mean(tmp_path):
     assert (found["metric"], found["scores"]) == ("f1", {"2": 0.5})
 
 
-def test_gradients_of_looked_up_rows_may_stay_rows(data, tmp_path):
-    found = []
-    for dense in ("true", "false"):
-        folder = tmp_path / dense
-        more = (f"--sparse_as_dense={dense}", "--eval_every=-1", f"--output_dir={folder}")
-        train(data["classification"], *ONE_LAYER, "--max_steps=3", *more)
-        found.append(values(folder, "loss"))
-    np.testing.assert_allclose(*found, rtol=1e-5)
+def test_gradients_of_looked_up_rows_may_stay_rows(data, scored, tmp_path):
+    more = ("--sparse_as_dense=false", "--eval_every=-1", f"--output_dir={tmp_path}")
+    train(data["classification"], *SCORED, *more)
+    np.testing.assert_allclose(values(tmp_path, "loss")[:3], values(scored, "loss")[:3], rtol=1e-5)

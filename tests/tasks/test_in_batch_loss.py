@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
 from tftrain.tasks import in_batch_loss
 from tftrain.tasks.in_batch_loss import InBatchLoss, Samples
@@ -61,44 +60,3 @@ def test_loss_and_gradient_are_those_of_all_scores_at_once(monkeypatch, shape, d
     alone = InBatchLoss(TEMPERATURE, jit=False)(samples, Group(), trains=False)
     np.testing.assert_array_equal(alone.loss, found.loss)
     assert alone.gradient is None
-
-
-@pytest.mark.parametrize("jit", [False, True])
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_each_rank_computes_the_rows_and_columns_of_its_own_samples(monkeypatch, ranks, jit):
-    vectors, weights = drawn(12, 3, 5)
-    whole = InBatchLoss(TEMPERATURE, jit)(Samples(tf.constant(vectors), tf.constant(weights)), Group())
-    share, sums = 12 // ranks, {}
-    everything = {"anchors": vectors[:, 0], "candidates": vectors[:, 1:].reshape(-1, 5), "weights": weights}
-    ids = np.arange(1, 12 * 3 + 1).reshape(12, 3)
-    everything |= {"anchor_ids": ids[:, 0], "candidate_ids": ids[:, 1:].reshape(-1)}
-    gathered = {f"vectors.{name}": tf.constant(each) for name, each in everything.items()}
-
-    def gather(group, tensor, name):
-        if name in gathered:
-            return gathered[name]
-        sums[group.rank] = tensor  # Rows are complete now; columns need those of the other ranks, in a second round.
-        return tf.concat([sums.get(rank, tensor) for rank in range(ranks)], axis=0)
-
-    monkeypatch.setattr(collectives, "all_gather_rows", gather)
-    for _ in range(2):
-        for rank in range(ranks):
-            own = slice(rank * share, (rank + 1) * share)
-            group = Group("data", tuple(range(ranks)), rank)
-            found = InBatchLoss(TEMPERATURE, jit)(Samples(*map(tf.constant, (vectors[own], weights[own]))), group)
-            np.testing.assert_allclose(found.loss, whole.loss[own], rtol=1e-12)
-    assert len(sums) == ranks
-    np.testing.assert_allclose(found.gradient, whole.gradient[own], rtol=1e-10, atol=1e-12)
-
-
-def test_a_pull_and_a_push_are_finite_differences():
-    vectors, weights = drawn(6, 3, 4)
-    loss = InBatchLoss(TEMPERATURE, jit=False)
-    found, step = loss(Samples(tf.constant(vectors), tf.constant(weights)), Group()).gradient.numpy(), 1e-6
-    for place in [(0, 0, 1), (3, 1, 0), (5, 2, 3)]:
-        ends = []
-        for sign in (-1, 1):
-            moved = vectors.copy()
-            moved[place] += sign * step
-            ends.append(np.sum(weights * loss(Samples(tf.constant(moved), tf.constant(weights)), Group()).loss))
-        assert found[place] == pytest.approx((ends[1] - ends[0]) / (2 * step), rel=1e-6, abs=1e-6)

@@ -52,7 +52,7 @@ CASES = {  # by ranks and name: micro-batch, flags of the layout, other flags
         "pp2-whole": (64, PP, {}),
         "dp2-cosent": (8, {}, {"loss": {"embedding_loss": "cosent"}}),
         "dp2-symmetric": (8, {}, {"loss": {"embedding_loss": "symmetric", "matryoshka_dims": "8", "negatives": 1}}),
-        "zero3-negatives": (8, ZERO_3, {"loss": {"negatives": 2}}),
+        "zero3-symmetric": (8, ZERO_3, {"loss": {"embedding_loss": "symmetric", "negatives": 2}}),
         "pp2-kl": (8, PP, {"loss": {"embedding_loss": "kl", "negatives": 2}}),
         "zero2-triplet": (8, ZERO_2, {"loss": {"embedding_loss": "triplet", "negatives": 1}, **JIT}),
         "tp2-sequence-last": (16, SEQUENCE, LAST),

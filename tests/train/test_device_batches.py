@@ -1,7 +1,5 @@
 """Batches on the device before their step: the same steps, and no step waits for a copy from the host."""
 
-import subprocess
-import sys
 import threading
 from types import SimpleNamespace
 
@@ -9,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.conftest import RAMP
 from tests.kit.ranks import run_ranks
 from tests.kit.runs import losses, train_alone
 from tests.train.test_step import batches
@@ -118,22 +117,13 @@ for is_ahead in (False, True):
 @pytest.mark.slow
 @pytest.mark.parametrize(("steps", "segments"), [(1, 1), pytest.param(2, 2, marks=pytest.mark.nightly)])
 def test_nothing_compiled_waits_for_the_host(steps, segments):
-    done = subprocess.run([sys.executable, "-c", COPIES, str(steps), str(segments)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    output = run_ranks(1, ["-c", COPIES, str(steps), str(segments)])
     (calls, copies, *expected), (calls_ahead, copies_ahead, *found) = (
-        line.split(";") for line in done.stdout.splitlines()
+        line.split(";") for line in output.splitlines() if ";" in line
     )
     assert found == expected
     assert (calls, copies_ahead) == (calls_ahead, "0")
     assert min(int(calls), int(copies)) > 0
-
-
-# As much as can happen between steps: sizes that grow, evaluation, checkpoints, a resume, phases.
-FLAGS = ("--jit_compile=false", "--max_steps=6", "--eval_every=4", "--checkpoint_every=3")
-LEVERS = {
-    "ramp": ("--batch_rampup=4:4:16", "--global_batch_size=8", "--micro_batch_size=4"),
-    "phases": ("--phases=until_samples=16; global_batch_size=8", "--global_batch_size=8"),
-}
 
 
 @pytest.fixture
@@ -143,16 +133,22 @@ def on_device(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LEVERS)
-def test_a_run_has_the_same_losses_and_goes_on_from_the_same_sample(name, request, tmp_path):
-    flags, folders = (*FLAGS, *LEVERS[name]), [tmp_path / each for each in ("host", "device", "resumed")]
-    train_alone(*flags, f"--output_dir={folders[0]}")
+def test_a_run_has_the_same_losses_and_goes_on_from_the_same_sample(ramped, on_device, tmp_path):
+    train_alone(*RAMP, "--checkpoint_every=3", f"--output_dir={tmp_path / 'device'}")
+    assert losses(tmp_path / "device") == losses(ramped)
+    middle = checkpoints.find(tmp_path / "device")[0]
+    train_alone(*RAMP, f"--output_dir={tmp_path / 'resumed'}", f"--resume={middle}")
+    assert losses(tmp_path / "resumed") == losses(ramped)[3:]
+
+
+@pytest.mark.slow
+def test_a_phase_begins_with_its_first_sample(request, tmp_path):
+    flags = ("--jit_compile=false", "--max_steps=4", "--eval_every=-1", "--global_batch_size=8")
+    flags += ("--phases=until_samples=16; global_batch_size=8",)
+    train_alone(*flags, f"--output_dir={tmp_path / 'host'}")
     request.getfixturevalue("on_device")
-    train_alone(*flags, f"--output_dir={folders[1]}")
-    assert losses(folders[1]) == losses(folders[0])
-    middle = checkpoints.find(folders[1])[0]
-    train_alone(*flags, f"--output_dir={folders[2]}", f"--resume={middle}")
-    assert losses(folders[2]) == losses(folders[0])[3:]
+    train_alone(*flags, f"--output_dir={tmp_path / 'device'}")
+    assert losses(tmp_path / "device") == losses(tmp_path / "host")
 
 
 # Two ranks stop after a signal to one of them, go on, and go back after a spike; batches are ahead in each case.

@@ -20,9 +20,9 @@ from tftrain.parallel.start import start
 from tftrain.train import loop, phases
 from tftrain.train.device_batches import DeviceBatches
 
-STEPS = 140  # the spike is in step 121
+STEPS = 80  # the spike is in step 71
 mesh, root, pause = start(launch_from_environment(), cpu_threads=1), Path(sys.argv[1]), np.random.default_rng(1)
-given = write(root / f"data_{mesh.rank}")
+given = write(root / f"data_{mesh.rank}", range(70, 85))
 copied = DeviceBatches._with_copy
 
 
@@ -35,10 +35,10 @@ def slowly(*args):
 DeviceBatches._with_copy = slowly
 for name, device in {"host": None, "device": "CPU:0"}.items():
     phases.device_of_batches = lambda _, device=device: device
-    own = *given, *ROLLBACK, f"--micro_batch_size={BATCH // 2}", f"--output_dir={root / name}"
+    own = *given, *ROLLBACK, "--rollback_window=20", f"--micro_batch_size={BATCH // 2}", f"--output_dir={root / name}"
     own += ("--hooks=tests.train.spiked_runs:Numbers", f"--max_steps={STEPS}")
     config = with_sizes(flags.parse(TrainConfig, ["tftrain.run", *FLAGS, *own]).resolve(2))
-    for stop_after, code in ((90 if mesh.rank else None, ExitCode.STOPPED), (None, ExitCode.DONE)):
+    for stop_after, code in ((50 if mesh.rank else None, ExitCode.STOPPED), (None, ExitCode.DONE)):
         Numbers.stop_after = stop_after
         assert loop.train(config, Inputs.open(config), mesh) == code
 if mesh.is_chief:

@@ -50,7 +50,7 @@ class Phases:
         done, max_steps = int(run.progress.step), run.config.run.max_steps
         steps = min(updates, max_steps - done)
         self._last, self._batches = done + steps, self._share_of_batches(consumed, steps)
-        if self._number != before:
+        if self._number != before and self._step:
             self._step = None
             gc.collect()  # The graphs of the phase before refer to themselves.
         return self._number != before
