@@ -14,6 +14,8 @@ from pathlib import Path
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# scikit-learn, which some tests import, sets these. `ForkServer.can_fork` would find another environment from there on.
+os.environ.update({"KMP_DUPLICATE_LIB_OK": "True", "KMP_INIT_AT_FORK": "FALSE"})
 if "PYTEST_XDIST_WORKER" in os.environ:
     # As many test processes as cores: more threads would wait for each other.
     os.environ.update(dict.fromkeys(("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
