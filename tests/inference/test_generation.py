@@ -1,6 +1,7 @@
 """Texts are continued with kept keys and values as without them, and tokens are drawn from their distribution."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from tftrain.config.fields import implementations
 from tftrain.config.model import ModelConfig
 from tftrain.config.model_source import ModelSource
 from tftrain.formats.hugging_face_config import special_ids
-from tftrain.inference import trained_model
+from tftrain.inference import generation, trained_model
 from tftrain.inference.generation import GREEDY, Generator, Sampling, drawn
 from tftrain.inference.serving import saved_model, signatures
 from tftrain.inference.serving.signatures import ServedModel
@@ -28,6 +29,14 @@ KINDS = {
     "one key head": {"model_family": "llama", "num_key_value_heads": 1, "rope_scaling": "llama3:4,1,4,8"},
     "qwen": {"model_family": "llama", "query_key_norm": True, "bias": "query_key_value"},
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def decoders():
+    """One decoder a network, as its graphs take most of a short generation."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(generation, "CachedDecoder", functools.cache(CachedDecoder))
+        yield
 
 
 def network_of(kind, dtype="float64"):
@@ -183,11 +192,12 @@ def greedy(network, prompt, most):
 
 
 # `test_logits_are_those_of_the_whole_text` has what Qwen adds.
-@pytest.mark.parametrize(
-    "name", ["hf_llama", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("hf_qwen2", "hf_qwen3"))]
-)
-def test_512_tokens_are_those_of_transformers(name):
+LONG = [pytest.param(name, 512, marks=pytest.mark.nightly) for name in ("hf_llama", "hf_qwen2", "hf_qwen3")]
+
+
+@pytest.mark.parametrize(("name", "most"), [("hf_llama", 128), *LONG])
+def test_tokens_are_those_of_transformers(name, most):
     network = trained_model.load(ModelSource(init_checkpoint=f"hf:{DATA / name}")).network
     expected = np.load(DATA / name / "greedy.npz")
     for prompt, tokens in zip(expected["prompts"].astype(np.int32), expected["tokens"], strict=True):
-        assert greedy(network, prompt[np.newaxis], 512) == tokens.tolist()
+        assert greedy(network, prompt[np.newaxis], most) == tokens[:most].tolist()

@@ -74,20 +74,6 @@ def test_names_and_types_are_those_of_transformers_if_asked(name):
         assert all(np.array_equal(found[names.get(each, each)], x) for each, x in expected.items())
 
 
-def test_a_file_of_onnx_takes_what_transformers_sends(capsys, tmp_path):
-    runtime = pytest.importorskip("onnxruntime")
-    source = f"--init_checkpoint=hf:{DATA / 'hf_bert_classes'}"
-    code, text = run(capsys, f"--to={tmp_path / 'x'}", source, "--format=onnx", "--input_names=transformers")
-    assert code == 0, text
-    session = runtime.InferenceSession(str(tmp_path / "x/classify.onnx"), providers=["CPUExecutionProvider"])
-    inputs = [(each.name, each.type, each.shape) for each in session.get_inputs()]
-    names = ("input_ids", "attention_mask", "token_type_ids")
-    assert inputs == [(name, "tensor(int64)", ["batch", "length"]) for name in names]
-    for shape in ((2, 5), (0, 4), (0, 0)):
-        (logits,) = session.run(["logits"], {name: np.ones(shape, np.int64) for name in names})
-        assert logits.shape == (shape[0], 3)
-
-
 @pytest.mark.parametrize(
     ("name", "outputs"),
     [

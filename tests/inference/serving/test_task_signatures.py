@@ -123,7 +123,9 @@ PROMPTS = {"text_prompt": "a: ", "text_pair_prompt": "key list", "pool_prompt": 
     ("fixture_name", "changes"),
     [
         ("", {"pooling": "max", "embedding_dense": 5, **PROMPTS}),
-        *(("", {"pooling": each}) for each in ("mean", "cls")),
+        *(
+            pytest.param("", {"pooling": each}, marks=pytest.mark.nightly) for each in ("mean", "cls")
+        ),  # The mean: above.
         ("hf_gpt2", {"model_family": "gpt", "embedding_dense": 5, "normalize_embeddings": False}),
         ("hf_qwen3", {"model_family": "gpt", "position_embedding": "rotary", **PROMPTS, "text_pair_prompt": "a: "}),
     ],
