@@ -79,9 +79,9 @@ def test_batches_have_static_shapes_and_the_standard_types(data):
     assert all(value.dtype == (tf.float32 if name in floats else tf.int32) for name, value in spec.items())
 
 
-def test_slices_of_three_ranks_and_any_readers_are_the_whole_batches(data):
+def test_slices_of_ranks_and_any_readers_are_the_whole_batches(data):
     source, found = source_of(data), []
-    for share, readers in (((0, 10), 1), ((0, 3), 1), ((3, 4), 4), ((4, 10), 4)):
+    for share, readers in (((0, 10), 1), ((0, 3), 1), ((3, 10), 4)):
         read = train_batches(source, dataclasses.replace(data, data_readers=readers), SEED, 0, 10, *share)
         found.append(list(read.take(6).as_numpy_iterator()))
     whole, *parts = found

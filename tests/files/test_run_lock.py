@@ -102,7 +102,7 @@ def test_a_file_system_without_locks_gives_a_warning(tmp_path, monkeypatch, caps
 
 @pytest.mark.multirank
 def test_a_second_run_is_refused_on_every_rank_and_the_first_goes_on(tmp_path):
-    settings = [*SMALL, "--global_batch_size=4", f"--output_dir={tmp_path}", "--eval_every=-1", "--checkpoint_every=50"]
+    settings = [*SMALL, "--global_batch_size=4", f"--output_dir={tmp_path}", "--eval_every=-1", "--checkpoint_every=5"]
     args = ["-m", "tftrain.run", *settings]
     with started_ranks(2, [*args, "--max_steps=1000000"]) as first:
         first.wait_for("step_")

@@ -77,8 +77,8 @@ def run(*arguments):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["jsonl.zst", pytest.param("parquet", marks=pytest.mark.nightly)])
 def test_reading_takes_less_memory_than_the_file(tmp_path, kind):
-    documents = write(tmp_path / f"a.{kind}", kind, 100)
-    assert run(tmp_path / f"a.{kind}", tmp_path, 75) == documents
+    documents = write(tmp_path / f"a.{kind}", kind, 50)
+    assert run(tmp_path / f"a.{kind}", tmp_path, 40) == documents
 
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece"])

@@ -12,7 +12,7 @@ from tests.tokenizer.libraries import LIBRARIES, XLM_R, sentencepiece_model
 from tftrain.files.errors import FormatError
 from tftrain.tokenizer import character_map, pipelines, tokenizer_files
 
-LINES = [line for line in scripts.lines(22_000, seed=3) if "</s>" not in line][:20_000]
+LINES = [line for line in scripts.lines(5_500, seed=3) if "</s>" not in line][:5_000]
 NAMES = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>", "bos_token": "<s>", "unk_token": "<unk>"}
 
 
