@@ -62,12 +62,6 @@ def test_ids_are_those_of_the_library(name):
     assert same_ids(model, TEXTS + scripts.lines(600, seed=5)) == []
 
 
-@pytest.mark.nightly  # `test_ids_are_those_of_the_library` has fewer lines.
-@pytest.mark.parametrize("name", LIBRARIES)
-def test_ids_of_20000_lines_are_those_of_the_library(name):
-    assert same_ids(LIBRARIES[name](), scripts.lines(20_000, seed=6)) == []
-
-
 def test_a_map_of_characters_replaces_what_the_library_does():
     content = json.loads(libraries.xlm_roberta())["normalizer"]
     rng = np.random.default_rng(3)
