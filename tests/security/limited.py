@@ -15,7 +15,6 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from tftrain.files.errors import FormatError
 from tftrain.formats.torch_file import TorchFile
@@ -24,14 +23,6 @@ from tftrain.prepare import sources
 
 MEMORY = 800_000_000
 SECONDS = 120
-
-
-class Ended(NamedTuple):
-    """How a reader has ended; `stderr` has one line if the file was refused."""
-
-    code: int
-    stdout: str
-    stderr: str
 
 
 def read_torch(path: str) -> int:
@@ -49,50 +40,39 @@ READERS = {"prepare": lambda *flags: prepare.main(["prepare", *flags]), "torch":
 
 
 @contextlib.contextmanager
-def started() -> Iterator[Callable[..., Ended]]:
+def started() -> Iterator[Callable[..., subprocess.CompletedProcess]]:
     """Starts the process; yields a function that runs a reader by its key and arguments."""
-    command = [sys.executable, "-m", "tests.security.limited"]
-    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
 
-    def run(*request: object) -> Ended:
-        process.stdin.write(json.dumps([*map(str, request)]) + "\n")
-        process.stdin.flush()
-        return Ended(*json.loads(process.stdout.readline()))
+    def run(*request: object) -> subprocess.CompletedProcess:
+        print(json.dumps([*map(str, request)]), file=process.stdin, flush=True)
+        return subprocess.CompletedProcess(request, *json.loads(process.stdout.readline()))
 
-    with subprocess.Popen(command, **streams) as process:
+    command, pipe = [sys.executable, "-m", "tests.security.limited"], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
         yield run
         process.stdin.close()
 
 
-def forked(reader: str, *arguments: str) -> Ended:
-    """Runs a reader in a fork of this process."""
-    outputs = [os.memfd_create(name) for name in Ended._fields[1:]]
+def forked(reader: str, *arguments: str) -> tuple[int, str, str]:
+    """Runs a reader in a fork of this process; returns its exit code and what it wrote to both streams."""
+    outputs = [os.memfd_create(name) for name in ("stdout", "stderr")]
     if (child := os.fork()) == 0:
         for number, output in enumerate(outputs, 1):
             os.dup2(output, number)
-        os._exit(_run(reader, *arguments))
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        signal.alarm(SECONDS)
+        code = 1
+        try:
+            code = READERS[reader](*arguments)
+        except BaseException:
+            traceback.print_exc()
+        sys.stdout.flush()
+        os._exit(code)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    texts = []
+    texts = [os.pread(output, 1 << 20, 0).decode() for output in outputs]
     for output in outputs:
-        with open(output, "rb") as file:
-            file.seek(0)
-            texts.append(file.read().decode())
-    return Ended(code, *texts)
-
-
-def _run(reader: str, *arguments: str) -> int:
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    signal.alarm(SECONDS)
-    code = 1
-    try:
-        code = READERS[reader](*arguments)
-    except SystemExit as error:
-        code = error.code
-    except BaseException:
-        traceback.print_exc()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    return code
+        os.close(output)
+    return code, *texts
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ import http.client
 import json
 import socket
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9)  # how gRPC begins
 SECONDS = 1.5
@@ -25,11 +27,11 @@ def answers(port: int, request: bytes) -> bytes | None:
         return None
 
 
-def http_status(port: int, method: str, path: str, body: bytes | None = None) -> int | None:
-    """Returns the status of an answer to HTTP; None without one."""
+def http_status(port: int, request: tuple) -> int | None:
+    """Returns the status of an answer to HTTP: to a method, a path and perhaps a body; None without one."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)
     try:
-        connection.request(method, path, body)
+        connection.request(*request)
         return connection.getresponse().status
     except (OSError, http.client.HTTPException):
         return None
@@ -40,13 +42,16 @@ def http_status(port: int, method: str, path: str, body: bytes | None = None) ->
 REQUESTS = (
     *(("GET", path) for path in ("/tftrain/all_present", "/global/0", "/worker_addresses/localhost:0", "/")),
     *((method, "/tftrain/sizes") for method in ("HEAD", "DELETE", "POST")),
+    ("PUT", "/tftrain/resume", b"--hooks=evil:Hook"),
 )
 
 if __name__ == "__main__":
+    ports = json.load(sys.stdin)
+    with ThreadPoolExecutor(100) as pool:  # A port that does not answer takes all its seconds.
+        statuses = {port: pool.map(partial(http_status, port), REQUESTS) for port in ports}
+        sent = {port: pool.map(partial(answers, port), (b"", PREFACE)) for port in ports}
     shown = {}
-    for each in json.load(sys.stdin):
-        statuses = [http_status(each, *request) for request in REQUESTS]
-        statuses.append(http_status(each, "PUT", "/tftrain/resume", b"--hooks=evil:Hook"))
-        first = [(answers(each, request) or b"").decode("latin-1") for request in (b"", PREFACE)]
-        shown[each] = {"http": sorted({status for status in statuses if status}), "bytes": first}
+    for port in ports:
+        first = [(answer or b"").decode("latin-1") for answer in sent[port]]
+        shown[port] = {"http": sorted({*statuses[port]} - {None}), "bytes": first}
     print(json.dumps(shown))

@@ -209,7 +209,7 @@ print("two ranks are connected")
 def test_who_connects_to_a_rank_without_the_token_does_not_take_the_place_of_another(token):
     """Connects to each port at which a rank listens as soon as it is there, and sends nothing or another token."""
     taken = []
-    with started_ranks(2, ["-c", IMPOSTOR], environ={TOKEN: "the token"}, fresh=True) as launched:
+    with started_ranks(2, ["-c", IMPOSTOR], environ={TOKEN: "the token"}) as launched:
         end, seen = time.monotonic() + 60, set()
         while "connected" not in launched.output() and time.monotonic() < end:
             ports = listening([psutil.Process(each.pid) for each in launched.processes if each.poll() is None])

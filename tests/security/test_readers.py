@@ -140,7 +140,7 @@ BOMBS = [
 def test_a_file_that_expands_ends_in_one_line_with_little_memory(prepared, tmp_path, name):
     bomb(tmp_path / name)
     done = prepared(name)
-    assert (done.code, done.stderr.count("\n")) == (1, 1), done.stderr[-2000:]
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr[-2000:]
     assert done.stderr.startswith(f"prepare: {tmp_path / name}")
     assert not (tmp_path / "out").exists()
 
@@ -258,5 +258,5 @@ def test_offsets_in_an_arrow_file_stay_inside_it(prepared, tmp_path):
     damaged = pyarrow.StringArray.from_buffers(2, offsets, column.buffers()[2])
     table(tmp_path / "a.arrow", damaged)
     done = prepared("a.arrow")
-    assert (done.code, done.stderr.count("\n")) == (1, 1), done.stderr[-2000:]
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr[-2000:]
     assert str(tmp_path / "a.arrow") in done.stderr
