@@ -192,27 +192,26 @@ def test_case_follows_the_tokenizer_of_the_model(tmp_path, lower_case):
     assert (sample.masks.tolist(), sample.unknown) == ([4], 0 if lower_case else 2)
 
 
-def test_accents_follow_the_tokenizer_of_the_model(tmp_path):
-    """As in transformers: the settings say it; if they don't, tokenizer.json; or accents follow the case."""
+@pytest.mark.parametrize(
+    ("of_settings", "of_pipeline", "first"),
+    [
+        ({}, None, "e"),
+        ({}, False, "[UNK]"),
+        ({"strip_accents": True}, False, "e"),
+        ({"strip_accents": None}, False, "e"),
+    ],
+)
+def test_accents_follow_the_settings_then_the_pipeline_then_the_case(tmp_path, of_settings, of_pipeline, first):
+    """As in transformers."""
     folder = shutil.copytree(DATA / "hf_bert", tmp_path / "model")
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer.json").unlink(missing_ok=True)
-
-    def first_token():
-        model = load(f"hf:{folder}")
-        (sample,) = trained_model.TextEncoder(model)(["\u00c9"])
-        return model.tokenizer.vocabulary.tokens[sample.ids[1]]
-
-    settings = {name: settings[name] for name in settings if name != "strip_accents"} | {"do_lower_case": True}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    assert first_token() == "e"
-    normalizer = {"type": "BertNormalizer", "strip_accents": False, "lowercase": True}
+    settings = json.loads((folder / "tokenizer_config.json").read_text()) | {"do_lower_case": True}
+    settings.pop("strip_accents", None)
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | of_settings))
+    normalizer = {"type": "BertNormalizer", "lowercase": True, "strip_accents": of_pipeline}
     (folder / "tokenizer.json").write_text(json.dumps({"normalizer": normalizer}))
-    assert first_token() == "[UNK]"
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"strip_accents": True}))
-    assert first_token() == "e"
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"strip_accents": None}))
-    assert first_token() == "e"
+    model = load(f"hf:{folder}")
+    (sample,) = trained_model.TextEncoder(model)(["\u00c9"])
+    assert model.tokenizer.vocabulary.tokens[sample.ids[1]] == first
 
 
 class Drawn(Weights):
@@ -267,10 +266,7 @@ def test_a_decoder_with_positions_in_the_attention_reads_texts_of_any_length(sen
 
 @pytest.mark.parametrize(
     ("name", "pooling"),
-    [
-        *(("hf_bert_model", pooling) for pooling in ("mean", "cls", "last", "max")),
-        *(("hf_bert", "mean"), ("hf_bert_classes", "cls"), ("hf_gpt2", "last"), ("hf_qwen3", "max")),
-    ],
+    [("hf_bert_model", "mean"), ("hf_bert_classes", "cls"), ("hf_gpt2", "last"), ("hf_qwen3", "max")],
 )
 def test_every_model_gives_embeddings(capsys, name, pooling):
     texts = ["a bed sing", "q"]

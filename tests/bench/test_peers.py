@@ -144,16 +144,6 @@ def test_a_wrong_extra_flag_is_refused():
         training.configuration("bf16", 2, "--optimiser=lamb", task.TASKS[task.SYNTHETIC])
 
 
-@pytest.mark.nightly  # `bench/test_training` trains.
-@pytest.mark.slow
-def test_our_worker_trains_a_small_model():
-    small = "--num_hidden_layers=1 --hidden_size=32 --num_attention_heads=2 --vocab_size=101"
-    group = [next(row for row in table.rows() if row.name == "synthetic_128/tftrain/bf16")]
-    (outcome,) = table.measure(group, BenchConfig(steps=1, extra_flags=small), lambda _: None)
-    assert outcome.error is None
-    assert outcome.records[0]["samples_per_sec"] > 0
-
-
 def packed_batch():
     """One row of 16 tokens with examples of 6 and 9, and one with a single example of 16."""
     lengths = np.array([[6, 9, 0], [16, 0, 0]])

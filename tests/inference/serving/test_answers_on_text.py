@@ -2,8 +2,6 @@
 
 import dataclasses
 import random
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -18,8 +16,7 @@ from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.finetune.encoding import ExampleEncoder, Sequences
 from tftrain.finetune.squad import Question, divide, word_spans
 from tftrain.inference import trained_model
-from tftrain.inference.serving import answer_graph, saved_model, signatures, word_span_graph
-from tftrain.inference.serving.quantized import VARIANTS
+from tftrain.inference.serving import answer_graph, signatures, word_span_graph
 from tftrain.inference.serving.signatures import ServedModel
 from tftrain.inference.serving.text_graph import TextGraph
 from tftrain.inference.task_predictions import TaskPredictions
@@ -50,18 +47,6 @@ PAIRS = (
     f"b|{'x' * 120} key {TH[0] * 130}",
 )
 EXAMPLES = [tuple(each.split("|")) for each in PAIRS]
-# What a server does. The packages that it must not need can't be imported.
-BARE = """
-import sys
-sys.modules.update(dict.fromkeys(["tftrain", "tensorflow_text", "tf_keras"]))
-import numpy as np, tensorflow as tf
-given = np.load("given.npz")
-encoded = {name: tf.constant(np.char.encode(given[name], "utf-8")) for name in ("question", "context")}
-for variant in sys.argv[1:]:
-    found = tf.saved_model.load(variant).signatures["answer_text"](**encoded)
-    found = {name: value.numpy() for name, value in found.items()}
-    np.savez(f"{variant}.npz", **found | {"answer": np.char.decode(found["answer"].astype("S"), "utf-8")})
-"""
 
 
 def pieces(lower_case=True):
@@ -72,14 +57,14 @@ def pieces(lower_case=True):
     return Tokenizer(Vocabulary((*given, *letters, *(f"##{x}" for x in letters)), "wordpiece"), lower_case, "bert")
 
 
-def drawn(tokenizer, length=24, dtype="float32", **settings):
+def drawn(tokenizer, length=24, **settings):
     """A model for answers whose weights are drawn, far from 0, so that the scores of answers differ."""
     weights = Drawn(tokenizer)
     changes = {"task": "question_answering", "initializer_range": 0.7, "max_position_embeddings": length}
     weights.model = dataclasses.replace(weights.model, **changes)
     settings = {"doc_stride": 7, "max_query_length": 9, "max_answer_length": 4, **settings}
     weights.fine_tuning = FineTuningConfig(**settings)
-    return trained_model.with_weights(weights, dtype)
+    return trained_model.with_weights(weights)
 
 
 def traced(model, threshold=None):
@@ -214,25 +199,6 @@ def test_a_context_of_many_windows_is_read_part_by_part(monkeypatch):
     model, examples = drawn(pieces(), doc_stride=3), [("key", " ".join([*files.WORDS] * 9)), ("type", "bad")]
     monkeypatch.setattr(answer_graph, "WINDOWS_AT_ONCE", 4)
     assert_equal(answer(traced(model), examples), model, examples)
-
-
-@pytest.mark.nightly  # `test_task_signatures` has the same for one variant and few texts.
-def test_a_bare_tensorflow_gives_the_answers_of_each_variant(tmp_path, common):
-    models = {"fp32": common[0]}
-    for variant in ("bf16", "int8"):
-        dtype, change = VARIANTS[variant]
-        models[variant] = drawn(pieces(), dtype=dtype)
-        if change:
-            change(models[variant].network)
-    for variant, model in models.items():
-        source = ServedModel(model, TextGraph(model), 5)
-        made = signatures.signatures(source)["answer_text"]
-        saved_model.write(tmp_path / variant, source, {"answer_text": made})
-    question, context = (np.array(each) for each in zip(*EXAMPLES, strict=True))
-    np.savez(tmp_path / "given.npz", question=question, context=context)
-    subprocess.run([sys.executable, "-I", "-c", BARE, *models], check=True, timeout=200, cwd=tmp_path)
-    for variant, model in models.items():
-        assert_equal(np.load(tmp_path / f"{variant}.npz"), model, EXAMPLES)
 
 
 @pytest.mark.nightly

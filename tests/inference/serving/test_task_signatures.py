@@ -1,8 +1,6 @@
 """An exported fine-tuned model gives the outputs of the trained one, on token ids and on texts."""
 
 import dataclasses
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -11,11 +9,10 @@ from tokenizers import Tokenizer, processors
 
 from tests.finetune import files
 from tests.formats.models import DATA
-from tests.test_export import exported, token_features
-from tests.test_predict import Drawn, load
+from tests.test_predict import Drawn
 from tftrain.finetune.encoding import ExampleEncoder, Sequences
 from tftrain.inference import trained_model
-from tftrain.inference.serving import exported_folder, onnx_file, saved_model
+from tftrain.inference.serving import exported_folder, onnx_file
 from tftrain.inference.serving.signatures import ServedModel, signatures
 from tftrain.inference.serving.text_graph import TextGraph
 from tftrain.inference.task_predictions import TaskPredictions
@@ -25,62 +22,9 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 TEXTS = ["key list", "", "good [MASK] map", "a b c d e f g h i j k l m n o p q r s t"]
 OTHERS = ["path", "u v w x y z " * 3, "", "bad"]
 
-# What a server does. The packages that it must not need can't be imported.
-BARE = """
-import sys
-sys.modules.update(dict.fromkeys(["tftrain", "tensorflow_text", "tf_keras"]))
-import numpy as np, tensorflow as tf
-outputs = {}
-def call(place, function, **values):
-    for key, value in function(**{key: tf.constant(value) for key, value in values.items()}).items():
-        value = value.numpy()
-        outputs[f"{place}/{key}"] = value.astype("U") if value.dtype == object else value
-for name, signature in (("classes", "classify"), ("tokens", "classify_tokens"), ("answers", "answer")):
-    functions, inputs = tf.saved_model.load(f"{name}/1").signatures, dict(np.load(f"{name}.npz"))
-    call(name, functions[signature], **inputs)
-    call(f"part_{name}", functions[signature], **{key: value[1:2, :11] for key, value in inputs.items()})
-    if name == "classes":
-        call("text", functions["classify_text"], text=["a bed", "c"])
-        call("pair", functions["classify_pair"], text=["a bed", "c"], text_pair=["d", "e f"])
-    if name == "answers":
-        call("reply", functions["answer_text"], question=["a", "b"], context=["b c d e", "a bed sings " * 20])
-np.savez("found.npz", **outputs)
-"""
-
 
 def fixture(name):
     return f"hf:{DATA}/hf_bert_{name}"
-
-
-def test_a_bare_tensorflow_gives_the_logits_of_transformers(capsys, tmp_path):
-    expected = {name: np.load(DATA / f"hf_bert_{name}/expected.npz") for name in ("classes", "tokens", "answers")}
-    text = exported(capsys, tmp_path / "classes", f"--init_checkpoint={fixture('classes')}")
-    assert "predictions with the same best class: 100.00%" in text
-    for name, arrays in expected.items():
-        if name != "classes":
-            model = load(fixture(name))
-            source = ServedModel(model, TextGraph(model), 5)
-            needed = {"tokens": ("classify_tokens",), "answers": ("answer", "answer_text")}[name]
-            made = signatures(source)
-            saved_model.write(tmp_path / name / "1", source, {key: made[key] for key in needed})
-        np.savez(tmp_path / f"{name}.npz", **token_features(arrays))
-    assert (tmp_path / "classes/labels.txt").read_text() == "bad\nfine\ngood\n"
-    subprocess.run([sys.executable, "-I", "-c", BARE], check=True, timeout=200, cwd=tmp_path)
-    found = np.load(tmp_path / "found.npz")
-    for name, arrays in expected.items():
-        logits, real = arrays["task_logits"], arrays["input_mask"].astype(bool)
-        ends = ("start_logits", "end_logits") if name == "answers" else ()
-        for index, output in enumerate(ends or ("logits",)):
-            values = logits[..., index] if ends else logits
-            rows, part = (slice(None), values[1:2]) if name == "classes" else (real, values[1:2, :11])
-            np.testing.assert_allclose(found[f"{name}/{output}"][rows], values[rows], **CLOSE)
-            np.testing.assert_allclose(found[f"part_{name}/{output}"], part, **CLOSE)
-    questions = [("a", "b c d e"), ("b", "a bed sings " * 20)]
-    assert found["reply/answer"].tolist() == predicted(model, questions, "prediction")
-    assert found["text/classes"].tolist() == [["bad", "fine", "good"]] * 2
-    model = load(fixture("classes"))
-    for place, texts in (("text", [("a bed",), ("c",)]), ("pair", [("a bed", "d"), ("c", "e f")])):
-        np.testing.assert_allclose(found[f"{place}/probabilities"], predicted(model, texts, "probabilities"), **CLOSE)
 
 
 def predicted(model, texts, key):
@@ -166,23 +110,6 @@ def with_ending(tokenizer):
     ids = [(end, tokenizer.vocabulary.end_id)]
     library.post_processor = processors.TemplateProcessing(single=f"$A {end}", special_tokens=ids)
     return library.to_str().encode()
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(("name", "file"), [("classes", "classify"), ("answers", "answer")])
-def test_a_runtime_of_onnx_gives_the_logits_of_transformers(capsys, tmp_path, name, file):
-    runtime = pytest.importorskip("onnxruntime")
-    exported(capsys, tmp_path / "out", f"--init_checkpoint={fixture(name)}", "--format=onnx")
-    expected = np.load(DATA / f"hf_bert_{name}/expected.npz")
-    session = runtime.InferenceSession(str(tmp_path / f"out/{file}.onnx"), providers=["CPUExecutionProvider"])
-    names = ["logits"] if name == "classes" else ["start_logits", "end_logits"]
-    found = session.run(names, token_features(expected))
-    logits, real = expected["task_logits"], expected["input_mask"].astype(bool)
-    if name == "classes":
-        np.testing.assert_allclose(found[0], logits, rtol=1e-4, atol=1e-4)
-        return
-    for each, side in zip(found, (0, 1), strict=True):
-        np.testing.assert_allclose(each[real], logits[..., side][real], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
