@@ -22,6 +22,7 @@ def vocabulary(size=500):
     return Vocabulary((*SPECIAL_TOKENS, "[unused1]", *words), "wordpiece")
 
 
+@functools.cache
 def masking(whole_words=False, slots=12, prob=0.15, seed=1):
     return Masking(vocabulary(), LENGTH, slots, prob, whole_words, stream_key(seed, "test"))
 

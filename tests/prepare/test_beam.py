@@ -127,6 +127,12 @@ def test_a_process_of_the_pipeline_that_dies_is_one_line(tmp_path, options):
         list(workers.run("count words", os._exit, [(1,), (2,), (3,)]))
 
 
+def test_wrong_values_of_beam_options_are_named():
+    for option, message in (("--direct_num_workers=two", "invalid int value"), ("--runner=FlunkRunner", "Unexpected")):
+        with pytest.raises(ValueError, match=message):
+            beam_workers._checked([option])
+
+
 def test_values_of_beam_options_may_have_commas(prepare_config, tmp_path):
     config = prepare_config(tmp_path, **by_beam("--runner=FlinkRunner,--experiments=a,b", "--parallelism=2"))
     assert config.split_beam_options == ["--runner=FlinkRunner", "--experiments=a,b", "--parallelism=2"]
