@@ -11,7 +11,7 @@ from tests.test_predict import BERT, GPT, Drawn, load, sentencepiece
 from tftrain import export
 from tftrain.inference import candidates, trained_model
 from tftrain.inference.serving import exported_folder, report, saved_model, signatures
-from tftrain.inference.serving.signatures import ServedModel, Signature
+from tftrain.inference.serving.signatures import ServedModel
 from tftrain.inference.serving.text_graph import TextGraph
 from tftrain.tokenizer import tokenizer_files
 from tftrain.tokenizer.tokenizer_files import Tokenizer
@@ -143,17 +143,6 @@ def test_heads_that_are_missing_are_left_out_and_named(capsys, tmp_path):
     functions = tf.saved_model.load(str(tmp_path / "out/1")).signatures
     assert set(functions) == {"encode", "masked_lm", "serving_default"}
     assert set(functions["encode"].structured_outputs) == {"hidden_states"}
-
-
-def test_a_task_adds_a_signature_to_the_table(tmp_path, monkeypatch):
-    def builder(source):
-        return Signature(lambda text: {"length": tf.strings.length(text)}, signatures.TEXT)
-
-    monkeypatch.setattr(signatures, "OF_ENCODERS", {"encode": signatures.encode, "lengths": builder})
-    write(tmp_path, load(BERT))
-    functions = tf.saved_model.load(str(tmp_path / "1")).signatures
-    assert functions["lengths"](text=tf.constant(["abc", ""]))["length"].numpy().tolist() == [3, 0]
-    assert "encode" in functions
 
 
 def test_a_runtime_of_onnx_gives_the_outputs_of_the_trained_model(capsys, tmp_path):

@@ -169,32 +169,6 @@ def test_auto_layout_trains_and_a_resume_keeps_it_on_as_many_ranks(tmp_path, ran
         assert "continuing after step 3" in said
 
 
-@pytest.mark.multirank
-@pytest.mark.nightly  # tests/launching/test_layouts.py has the same without ranks.
-def test_after_out_of_memory_the_run_goes_on_from_its_checkpoint_in_a_layout_that_needs_less(tmp_path):
-    flags = [*SMALL, "--hidden_size=128", "--max_seq_length=128", "--global_batch_size=64", f"--output_dir={tmp_path}"]
-    # The first start saves after two steps, and counts as one that the system has ended.
-    program = """
-import sys
-from tftrain import launch
-from tftrain.launching import job
-whole = job.run
-def short(places, command, *others):
-    job.run = whole
-    assert whole(places, [*command, "--max_steps=2"], *others) == 0
-    return None if others[-1].go_on(137) else 1
-job.run = short
-sys.exit(launch.main(sys.argv))
-"""
-    args = ["-c", program, "-np", "2", "--layout=auto", *flags, machine_file(tmp_path), "--max_steps=3"]
-    said = run_ranks(1, args, fresh=True)
-    first, second = said.split("layout: out of memory with a plan of")
-    assert "starting from random weights" in first
-    assert "continuing after step 2" in second
-    planned = [float(re.search(r"^  1  \S+ s a step, (\S+) GB", text, re.M)[1]) for text in (first, second)]
-    assert planned[1] < planned[0]
-
-
 @pytest.mark.nightly
 @pytest.mark.multirank
 def test_a_layout_slower_than_the_plans_of_others_is_followed_by_them_and_at_last_by_the_fastest(tmp_path):
