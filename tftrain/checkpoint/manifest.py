@@ -35,8 +35,8 @@ MAX_ELEMENTS, MAX_DIMENSIONS = 2**48, 8
 # More than ten times what 4,096 ranks of a model with 5.6 billion parameters need. The parsed Python objects take about
 # ten times as much memory.
 MAX_BYTES = 2**26
-# All tensors together have fewer: more than those ranks write.
-MAX_PIECES = 2**22
+# All tensors together have fewer: four times as many as those ranks write, of 24 bytes each.
+MAX_PIECES = 2**24
 # Blocks of a tensor are compared in pairs; there is one for each tensor parallel rank.
 MAX_BLOCKS = 1024
 

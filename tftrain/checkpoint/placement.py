@@ -65,12 +65,15 @@ class Placement(Mapping[str, Written]):
 
     def holders(self, wanted: TensorSlice) -> set[str]:
         """Returns the names of the files that have an element of a slice of one of the tensors."""
-        return {
-            self._names[file]
-            for block, rows in self.tensors[wanted.name].items()
-            for file, start, stop in rows.tolist()
-            if tensor_slice.overlap(replace(block, start=start, stop=stop), wanted)
-        }
+        numbers: set[int] = set()
+        for block, rows in self.tensors[wanted.name].items():
+            if block == wanted.whole_block:  # Thousands of ranks may have a slice each.
+                rows = rows[np.minimum(rows[:, 2], wanted.stop) > np.maximum(rows[:, 1], wanted.start)]
+            else:
+                parts = (replace(block, start=start, stop=stop) for start, stop in rows[:, 1:].tolist())
+                rows = rows[[tensor_slice.overlap(part, wanted) for part in parts]]
+            numbers.update(rows[:, 0].tolist())
+        return {self._names[number] for number in numbers}
 
     @cached_property
     def _names(self) -> list[str]:

@@ -95,10 +95,8 @@ def measure(path: Path) -> str:
     except OSError as error:
         raise ConfigError([Problem("machine_file", str(path), f"expected a file to write: {reason(error)}")]) from error
     if (busy := psutil.cpu_percent(BUSY_SECONDS)) > 10:
-        print(
-            f"other work takes {busy:.0f}% of the cores, so that the rates are too low: measure again without it",
-            file=sys.stderr,
-        )
+        notice = f"other work takes {busy:.0f}% of the cores, so that the rates are too low: measure again without it"
+        print(notice, file=sys.stderr)
     *rates, half = product_rates(SIZES)
     best = max(rates)
     cluster = Cluster(
