@@ -37,19 +37,21 @@ def expected(vectors, weights):
 
 
 @pytest.mark.parametrize(
-    ("shape", "dtype", "tolerance", "chunk"),
+    ("shape", "dtype", "tolerance", "chunk", "jit"),
     [
-        *((shape, "float64", 1e-10, 5) for shape in SHAPES),  # The last tiles of 12 samples and 36 candidates overlap.
-        *(((12, 4, 7), "float64", 1e-10, chunk) for chunk in (1, 1 << 10)),
-        ((36, 3, 16), "float32", 1e-5, 5),
+        # The last tiles of 12 samples and 36 candidates overlap.
+        *((shape, "float64", 1e-10, 5, False) for shape in SHAPES),
+        *(((12, 4, 7), "float64", 1e-10, chunk, False) for chunk in (1, 1 << 10)),
+        ((36, 3, 16), "float32", 1e-5, 5, False),
+        ((12, 4, 7), "float64", 1e-10, 5, True),
     ],
     ids=str,
 )
-def test_loss_and_gradient_are_those_of_all_scores_at_once(monkeypatch, shape, dtype, tolerance, chunk):
+def test_loss_and_gradient_are_those_of_all_scores_at_once(monkeypatch, shape, dtype, tolerance, chunk, jit):
     monkeypatch.setattr(in_batch_loss, "COMPARED_ROWS", chunk)
     vectors, weights = drawn(*shape)
     samples = Samples(tf.constant(vectors, dtype), tf.constant(weights))
-    found = InBatchLoss(TEMPERATURE, jit=False)(samples, Group())
+    found = InBatchLoss(TEMPERATURE, jit)(samples, Group())
     loss, is_nearest, gradient = expected(tf.cast(vectors, dtype).numpy(), weights)
     real = weights > 0
     # Rounded scores of 20 and their differences.
@@ -57,6 +59,6 @@ def test_loss_and_gradient_are_those_of_all_scores_at_once(monkeypatch, shape, d
     np.testing.assert_allclose(found.gradient, gradient, rtol=tolerance, atol=20 * tolerance)
     np.testing.assert_array_equal(found.is_nearest.numpy()[real], is_nearest[real])
     assert not found.gradient.numpy()[~real].any()
-    alone = InBatchLoss(TEMPERATURE, jit=False)(samples, Group(), trains=False)
+    alone = InBatchLoss(TEMPERATURE, jit)(samples, Group(), trains=False)
     np.testing.assert_array_equal(alone.loss, found.loss)
     assert alone.gradient is None

@@ -123,7 +123,8 @@ def test_the_ids_of_texts_and_the_labels_are_features(given):
     source = open_source(data.examples("train"), "train", data.tokenizer, config.model, config.fine_tuning, 16)
     batch = {name: tensor.numpy() for name, tensor in source.batch(0, 3, lambda rows: rows).items()}
     assert {name: (each.shape[1:], each.dtype.name) for name, each in batch.items()} == {
-        **dict.fromkeys(("input_ids", "input_mask", "segment_ids"), ((80,), "int32")),
+        "input_ids": ((80,), "int32"),
+        **dict.fromkeys(("input_mask", "segment_ids"), ((80,), "int8")),
         "text_ids": ((5,), "int64"),
         "labels": ((4,), "float32"),
     }

@@ -74,8 +74,8 @@ def open_source(
 ) -> MemorySource:
     """Opens the examples of a split, "train" or "eval".
 
-    Features are input_ids, input_mask and segment_ids, int32 [n, S] with S = `length`, and labels, see the tasks; for
-    completion those of `completions.CompletionRows`.
+    Features are input_ids, int32 [n, S] with S = `length`; input_mask and segment_ids, int8 [n, S], as a batch may have
+    65,536 samples; and labels, see the tasks; for completion those of `completions.CompletionRows`.
 
     Args:
         examples: as the task has them, with classes of the model.
@@ -203,7 +203,8 @@ def _of_sequences(examples: list, sides: Sequence[Sequences], length: int, **oth
     """
 
     def rows(numbers: np.ndarray) -> dict[str, np.ndarray]:
-        features = {name: np.zeros([len(numbers), len(sides) * length], np.int32) for name in _NAMES}
+        shape = len(numbers), len(sides) * length
+        features = {name: np.zeros(shape, np.int32 if name == "input_ids" else np.int8) for name in _NAMES}
         for place, side in enumerate(sides):
             side.write(numbers, *(each[:, place * length :][:, :length] for each in features.values()))
         return features | {name: values(numbers) for name, values in others.items()}

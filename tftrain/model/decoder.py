@@ -26,7 +26,7 @@ class Decoder(Transformer):
         A row has padding only where a batch has an `input_mask`.
         """
         keys = batch.get("input_mask")
-        keys = tf.ones_like(batch["input_ids"], tf.int32) if keys is None else keys
+        keys = tf.ones_like(batch["input_ids"], tf.int32) if keys is None else tf.cast(keys, tf.int32)
         return AttentionMask(keys, causal=True, sequences=batch.get("sequence_ids"))
 
     def _make_heads(self, parameters: Parameters, config: ModelConfig) -> None:

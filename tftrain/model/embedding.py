@@ -176,7 +176,7 @@ class Embedding(tf_keras.layers.Layer):
         if self.token_type is not None and self._reads_types:
             # The table has about two rows. The gradient of a product with one-hot rows is a matrix product, which adds
             # up many rows better than a scatter does.
-            types = tf.reshape(batch["segment_ids"][:, first:end], [-1])
+            types = tf.reshape(tf.cast(batch["segment_ids"][:, first:end], tf.int32), [-1])
             x += tf.matmul(tf.one_hot(types, self.token_type.shape[0], dtype=self.dtype), self.token_type)
         elif self.token_type is not None:
             x += self.token_type[0]

@@ -3,7 +3,7 @@
 TensorFlow makes the same checks, but its messages do not say which argument is wrong.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 import tensorflow as tf
@@ -51,3 +51,31 @@ def dimension(x: tf.Tensor, axis: int) -> int | tf.Tensor:
     """Returns the size of an axis: a number where the graph knows it, as in training, else an int32 scalar."""
     size = x.shape[axis]
     return tf.shape(x)[axis] if size is None else size
+
+
+def chunk_by_chunk(
+    rows: Callable[[tf.Tensor], Sequence[tf.Tensor]], size: int, specs: Sequence[tf.TensorSpec], jit: bool
+) -> list[tf.Tensor]:
+    """Returns tensors that are computed some rows at a time, each in one buffer: of chunks and their stack, it is half.
+
+    Args:
+        rows: maps the number of a row to `size` rows of each tensor from there on; the last two calls may overlap.
+        specs: shapes, [n, ...] with n >= size, and dtypes.
+        jit: whether XLA compiles this.
+    """
+    total = specs[0].shape[0]
+    count = -(-total // size)
+
+    def body(index: tf.Tensor, found: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        first = tf.minimum(index * size, total - size)
+        numbers, new = first + tf.range(size), zip(found, rows(first), strict=True)
+        if jit:
+            return index + 1, [tf.tensor_scatter_nd_update(whole, numbers[:, tf.newaxis], part) for whole, part in new]
+        # Outside of XLA, the other operation copies the whole tensor.
+        return index + 1, [tf.raw_ops.InplaceUpdate(x=whole, i=numbers, v=part) for whole, part in new]
+
+    # These are no constants, which would be written to.
+    empty = [tf.raw_ops.Empty(shape=spec.shape, dtype=spec.dtype, init=True) for spec in specs]
+    return tf.while_loop(
+        lambda index, _: index < count, body, (0, empty), maximum_iterations=count, parallel_iterations=1
+    )[1]

@@ -26,6 +26,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tftrain.architecture.architecture import COMPARED_ROWS
+from tftrain.ops.tensors import chunk_by_chunk
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
 
@@ -65,7 +66,7 @@ class InBatchLoss:
         """Traces nothing yet; `jit` says whether XLA compiles what is between two collectives, which have the name."""
         compiled = functools.partial(tf.function, jit_compile=jit, autograph=False)
         self._rows, self._columns = compiled(self._of_rows), compiled(self._of_columns)
-        self._temperature, self._name = temperature, name
+        self._temperature, self._name, self._jit = temperature, name, jit
 
     def __call__(self, samples: Samples, group: Group, trains: bool = True) -> SampleLosses:
         """Compares this rank's samples with those of all ranks of the group; `trains`: whether there are gradients."""
@@ -124,9 +125,9 @@ class InBatchLoss:
                 found.append(weights[:, tf.newaxis] * pull / self._temperature)
             return found
 
-        dtype = own.anchors.dtype
         rows = own.anchors, own.weights, partners, own.anchor_ids
-        return _in_chunks(chunk, rows, [dtype, tf.bool, dtype, *([dtype] * trains)])
+        number = own.weights
+        return self._in_chunks(chunk, rows, [number, tf.cast(partners, tf.bool), number, *([own.anchors] * trains)])
 
     def _of_columns(self, own: Vectors, every: Vectors, log_sums: tf.Tensor, partners: tf.Tensor) -> tf.Tensor:
         """Returns the gradients of own candidates, [n (k - 1), H]; `partners` has the index of the first one."""
@@ -154,7 +155,17 @@ class InBatchLoss:
             return [tf.where(((weights > 0) & (ids != 0))[:, tf.newaxis], push, 0)]
 
         rows = own.candidates, tf.range(own.candidates.shape[0], dtype=tf.int64), own.candidate_ids
-        return _in_chunks(chunk, rows, [own.anchors.dtype])[0]
+        return self._in_chunks(chunk, rows, [own.candidates])[0]
+
+    def _in_chunks(
+        self, function: Callable[..., list[tf.Tensor]], rows: Sequence[tf.Tensor], like: Sequence[tf.Tensor]
+    ) -> list[tf.Tensor]:
+        """Maps tensors [n, ...] to tensors of some shapes and dtypes, [n, ...], a tile's rows at a time."""
+        total = rows[0].shape[0]
+        if total <= COMPARED_ROWS:
+            return function(*rows)
+        specs = [tf.TensorSpec(each.shape, each.dtype) for each in like]
+        return chunk_by_chunk(lambda first: function(*_part(rows, first)), COMPARED_ROWS, specs, self._jit)
 
     def _scores(self, rows: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
         return tf.matmul(rows, columns, transpose_b=True) / self._temperature
@@ -164,24 +175,6 @@ def gathered(group: Group, tensor: tf.Tensor, name: str) -> tf.Tensor:
     """Returns the rows of all ranks, which have equally many each."""
     shape = [group.size * tensor.shape[0], *tensor.shape[1:]]
     return tf.ensure_shape(collectives.all_gather_rows(group, tensor, name), shape)
-
-
-def _in_chunks(
-    function: Callable[..., list[tf.Tensor]], rows: Sequence[tf.Tensor], dtypes: Sequence[tf.DType]
-) -> list[tf.Tensor]:
-    """Maps tensors [n, ...] to tensors [n, ...] of some dtypes, a tile's rows at a time; the last two may overlap."""
-    total, chunk = rows[0].shape[0], COMPARED_ROWS
-    if total <= chunk:
-        return function(*rows)
-    count = -(-total // chunk)
-    found = tf.map_fn(
-        lambda index: function(*_part(rows, tf.minimum(index * chunk, total - chunk))),
-        tf.range(count),
-        fn_output_signature=list(dtypes),
-        parallel_iterations=1,
-    )
-    found, twice = [tf.reshape(each, [count * chunk, *each.shape[2:]]) for each in found], count * chunk - total
-    return [tf.concat([each[:-chunk], each[twice - chunk :]], axis=0) for each in found] if twice else found
 
 
 def _folded(

@@ -14,7 +14,7 @@ from tensorflow.compiler.tf2xla.python import xla
 from tftrain.host import devices
 from tftrain.host.units import DTYPES
 from tftrain.ops.dropout import DropoutKey
-from tftrain.ops.tensors import wide_dtype
+from tftrain.ops.tensors import chunk_by_chunk, wide_dtype
 from tftrain.parallel.gradient_reduction import GradientReduction
 from tftrain.parallel.mesh import Group
 from tftrain.parallel.sparse_rows import SparseRows
@@ -108,20 +108,20 @@ class Accumulation:
         return compute(batch, position, but_last)
 
     def outputs(self, batch: Batch, position: Position) -> tf.Tensor:
-        """Returns the task's outputs for this rank's share of a global batch, with dropout, [n, ...]: a first pass."""
+        """Returns the task's outputs for this rank's share of a global batch, with dropout, [n, K, D]: a first pass."""
         return self._compiled_outputs(batch, position)
 
     def _outputs(self, batch: Batch, position: Position) -> tf.Tensor:
         size, samples = self._run.config.batch.micro_batch_size, self._run.task.batch_size(batch)
         start, _ = self._run.mesh.data.share(samples * self._run.mesh.data.size)
 
-        def of_micro_batch(index: tf.Tensor) -> tf.Tensor:
-            micro = _micro_batch_of(batch, size, index)
-            return self._outputs_of(micro, start + tf.cast(index, tf.int64) * size, position)
+        def of_micro_batch(first: tf.Tensor) -> list[tf.Tensor]:
+            micro = _micro_batch_of(batch, size, first // size)
+            return [self._outputs_of(micro, start + tf.cast(first, tf.int64), position)]
 
-        dtype = wide_dtype(self._run.task.model.dtype)
-        found = tf.map_fn(of_micro_batch, tf.range(samples // size), fn_output_signature=dtype, parallel_iterations=1)
-        return tf.reshape(found, [samples, *found.shape[2:]])
+        shape = samples, self._run.task.sequences, self._run.config.model.vector_size
+        spec = tf.TensorSpec(shape, wide_dtype(self._run.task.model.dtype))
+        return chunk_by_chunk(of_micro_batch, size, [spec], self._run.jit and not self._run.shards_weights)[0]
 
     def _outputs_of(self, batch: Batch, first_sample: tf.Tensor, position: Position) -> tf.Tensor:
         key = DropoutKey(self._run.config.run.seed, position.step, first_sample)
