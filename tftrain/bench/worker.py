@@ -1,8 +1,7 @@
 """A measuring process that stays alive: it answers each line of json with one line of json until its input ends.
 
-Several workers can take turns, each with its model built and warm, while the others block on their input. This module
-needs only the standard library, because an interpreter without TensorFlow runs workers too. All workers allocate in
-huge pages, as `tftrain.run` does, so that no implementation has an advantage.
+Several workers take turns, each built and warm, while the others block on their input. All allocate in huge pages, as
+`tftrain.run` does. The module needs only the standard library: interpreters without TensorFlow run workers too.
 """
 
 import contextlib
@@ -45,13 +44,7 @@ class Worker:
         python: str = sys.executable,
         environ: Mapping[str, str] | None = None,
     ):
-        """Starts an interpreter, which sees no GPU; `ask` waits until it is ready; MeasureError: it cannot be started.
-
-        Args:
-            module: a module that calls `serve`, such as `tftrain.bench.kernels.worker`.
-            settings: argument of its `build`.
-            environ: by default this process's, with huge pages.
-        """
+        """Starts a module that calls `serve`, without a GPU; MeasureError: it can't be started."""
         try:
             self._process = subprocess.Popen(
                 [python, "-m", module, json.dumps(settings)],
@@ -109,10 +102,7 @@ class Worker:
 
 
 def serve(build: Callable[[dict[str, Any]], Callable[[Any], Any]]) -> None:
-    """Answers requests until the input ends: the main function of a worker.
-
-    `build` makes, from the settings, the function that answers a request. An exception of either is sent as the answer.
-    """
+    """Answers requests until the input ends, by what `build` makes of the settings, or with its exception."""
     # Keep the output of libraries out of the answers: it goes to stderr.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

@@ -42,10 +42,7 @@ def resolved(case: Case) -> TrainConfig:
 
 
 def refusal(case: Case, machine: LocalMachine) -> str | None:
-    """Returns the reason why a case does not fit this machine by its plan; None if it fits.
-
-    Wrong flags are no reason here: the run reports them.
-    """
+    """Returns why a case does not fit this machine by its plan; None if it fits, or its flags are wrong."""
     try:
         config = resolved(case)
     except ConfigError:

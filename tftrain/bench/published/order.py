@@ -1,8 +1,7 @@
 """Agreement of the order of a table's rows, by memory and by speed, between measured and published figures.
 
-A small model on another machine cannot reproduce figures, but a lever that saves memory there should save memory here.
-A pair of rows counts if its measured and its published figures each differ by more than runs of one row do. A run that
-stands for one stage of a pipeline counts with its speed divided by the number of stages.
+A lever that saves memory there should save it here. A pair of rows counts if its measured and its published figures
+each differ by more than runs of one row do; a run of one stage counts with its speed over the number of stages.
 """
 
 import itertools
@@ -19,10 +18,7 @@ KINDS = (
 
 
 def lines(records: Sequence[Record]) -> list[str]:
-    """Returns for memory and for speed a line with the number of pairs of rows in the published order.
-
-    Rows without a measured or a published figure do not count.
-    """
+    """Returns for memory and for speed a line with the number of pairs of rows that are in the published order."""
     lines = []
     for kind, measured, published, runs in KINDS:
         spread = max((max(record[runs]) / min(record[runs]) - 1 for record in records if record.get(runs)), default=0.0)

@@ -1,10 +1,8 @@
 """This machine as the host of benchmark runs, and a published workload scaled down to it, its levers with their effect.
 
-One factor holds for a whole table: it multiplies layers, width and the tokens of a batch. Heads keep their size. A
-dimension shrinks only as far as the table's smallest row allows: to one layer a part of the pipeline, a head for each
-tensor parallel rank, one sample. So rows that differ in a dimension still differ. If there cannot be fewer samples,
-they become shorter. The vocabulary shrinks with layers and width together, so that the embedding keeps its share of
-the weights.
+One factor holds for a whole table: it multiplies layers, width and the tokens of a batch; heads keep their size. A
+dimension shrinks only as far as the table's smallest row allows, so that rows which differ in it still differ; then
+samples become shorter. The embedding keeps its share of the weights.
 """
 
 import math
@@ -44,11 +42,7 @@ class LocalMachine(NamedTuple):
 
 
 def inspect(ranks: int | None, stages: bool = False) -> LocalMachine:
-    """Returns the resources of this machine.
-
-    With `ranks` None, there is one rank for each GPU; without GPUs `RANKS`, or `RANKS_OF_STAGES` if some runs have
-    pipeline `stages`.
-    """
+    """Returns this machine's resources: a rank for each GPU, else `RANKS`, or `RANKS_OF_STAGES` with `stages`."""
     free = hardware.gpu_memory_gb("free")
     if free:
         ranks = ranks or len(free)
@@ -60,10 +54,7 @@ def inspect(ranks: int | None, stages: bool = False) -> LocalMachine:
 
 
 class Scale(NamedTuple):
-    """Shares of the published sizes, `tokens` of a sample's length; a requested factor of 1 changes only the ranks.
-
-    The heads of every scaled row are a multiple of `heads`, so that rows of equal width stay equal.
-    """
+    """Shares of the published sizes, `tokens` of a sample's length; a factor of 1 changes only the ranks."""
 
     factor: float
     layers: float
@@ -92,10 +83,7 @@ def of_table(factor: float, works: Sequence[Workload], ranks: int) -> Scale:
 
 
 def choose(flag: str, rows: Sequence[PublishedRow], machine: LocalMachine) -> Scale:
-    """Returns the scale that `--scale` asks for: full, a factor, or auto.
-
-    auto is the largest power of 1/2 with which every row of the table fits and takes a few seconds.
-    """
+    """Returns the scale of `--scale`; auto: the largest power of 1/2 with which all rows fit and take few seconds."""
     works = [row.workload for row in rows]
     if flag != "auto":
         return of_table(1.0 if flag == "full" else float(flag), works, machine.ranks)
@@ -115,10 +103,7 @@ def work_fits(work: Workload, machine: LocalMachine) -> bool:
 
 
 def scaled(row: PublishedRow, scale: Scale, ranks: int) -> tuple[TrainConfig, Workload]:
-    """Returns a published row at a scale, as this project runs it on at most `ranks` ranks.
-
-    A pipeline keeps its schedule, with stages of equal numbers of layers.
-    """
+    """Returns a row at a scale, as this project runs it on at most `ranks` ranks; pipelines have equal stages."""
     work, model = row.workload, row.workload.model
     dp, tp, pp = division(work, ranks)
     chunks = work.chunks if pp > 1 else 1
@@ -157,10 +142,9 @@ def scaled(row: PublishedRow, scale: Scale, ranks: int) -> tuple[TrainConfig, Wo
 
 
 def division(work: Workload, ranks: int) -> tuple[int, int, int]:
-    """Returns the numbers of data, tensor and pipeline parallel ranks for a workload on at most `ranks` ranks.
+    """Returns data, tensor and pipeline parallel ranks for a workload on at most `ranks` ranks.
 
-    Sizes above 1 in the workload stay above 1 if possible, first those of tensor parallel ranks, then stages. Their
-    ratios are the same on a logarithmic scale.
+    Sizes above 1 stay so if possible, first tensor parallel ranks, then stages, and their logarithms proportional.
     """
     sizes = work.dp, work.tp, work.pp
     if work.ranks <= ranks:

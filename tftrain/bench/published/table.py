@@ -1,9 +1,7 @@
 """The tables of published rows: each row runs scaled on this machine, beside its plan and its published figures.
 
-A row that cannot fit is not started, and a row that fails reports the reason; both have planned and published figures.
-Rows that scale to one run here, as those that differ in nodes alone, share it.
-Changes are against the table's base row: measured as it ran just before and after, planned and published by their own
-figures.
+Rows that cannot fit are not started. Rows that scale to one run here share it. Changes are against the base row:
+measured as it ran just before and after, planned and published by their own figures.
 """
 
 import dataclasses
@@ -36,10 +34,7 @@ COLUMNS = columns(
 def measure(
     published: Sequence[PublishedRow], group: list[TableRow], config: BenchConfig, say: Say
 ) -> Iterator[RowOutcome]:
-    """Measures rows of a table together with its base row, even if that was not chosen.
-
-    `published` has all rows of the table, the base first; the others are the arguments of every table's `measure`.
-    """
+    """Measures rows of a table with its base row, the first of `published`, even if that was not chosen."""
     figures = reference(published)
     if _planned_only(group[0].group, config):
         say("planned only; name rows with --rows to run them")

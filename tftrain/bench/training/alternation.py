@@ -1,7 +1,6 @@
 """Comparison of rows with a base row, which is measured again before every few rows and after the last one.
 
-The speed of a machine drifts within half an hour. So a row is compared with the base as measured just before and just
-after it; the difference between those two measurements is the machine's share of a change.
+The speed of a machine drifts within half an hour: bases before and after a row show the machine's share of a change.
 """
 
 import dataclasses
@@ -43,11 +42,9 @@ def in_alternation(
     every: int = EVERY,
     rounds: int = 1,
 ) -> Iterator[Compared]:
-    """Measures rows, and the base row before each `every` of them and at the end.
+    """Measures rows, and the base row before each `every` of them and at the end; a MeasureError stops no other row.
 
-    Yields every row as soon as the base has been measured after its last run; at last the base itself. After a
-    MeasureError the other rows are still measured. `rounds` is the number of runs of each of `every` rows, alternating
-    with the base, before the next rows.
+    Yields a row when the base was measured after the last of its `rounds` runs, which take turns; at last the base.
     """
     errors: dict[str, str] = {}
 
@@ -79,12 +76,10 @@ def in_alternation(
 
 
 def record(compared: Compared) -> Record:
-    """Returns a row's figures and their differences from the base; the row must have figures.
+    """Returns a row's figures and their differences from the base; spread: that of several runs, in percent.
 
-    They are peak_gb, peak_rank, state_gb_per_rank and samples_per_sec. With several runs, spread: their range in
-    percent. If the base has figures, samples_per_sec_change (percent) and peak_gb_change against the medians of
-    `compared.base`, and the ranges of those: base_spread in percent, base_peak_spread in GB; None for a single figure.
-    For json also the seconds of the steps, the memory by kind, and the base's figures.
+    samples_per_sec_change (percent) and peak_gb_change are against the medians of `compared.base`, base_spread
+    (percent) and base_peak_spread (GB) are its ranges; None for a single figure.
     """
     figures, base = compared.figures, compared.base
     record = dataclasses.asdict(figures)

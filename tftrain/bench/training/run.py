@@ -1,7 +1,4 @@
-"""One training run in processes of its own: flags and ranks in, step times, peak memory and state bytes out.
-
-The run is `tftrain.run` as a user starts it, in a temporary folder. The figures come from its metrics.jsonl.
-"""
+"""One run of `tftrain.run`, as a user starts it, in a temporary folder: flags and ranks in, its metrics.jsonl out."""
 
 import contextlib
 import json
@@ -57,10 +54,7 @@ def measure(flags: Sequence[str], ranks: int, steps: int, seconds: float = LIMIT
 def train(
     flags: Sequence[str], ranks: int, steps: int, seconds: float = LIMIT_SECONDS, **options
 ) -> tuple[list[dict[str, Any]], str]:
-    """Trains for some steps with `options` of `launch`; returns the rows of metrics.jsonl and the printed text.
-
-    `flags` are those of tftrain.run, without those for its length, its log and its output.
-    """
+    """Trains with flags of tftrain.run; returns the rows of metrics.jsonl and the printed text, see `launch`."""
     with tempfile.TemporaryDirectory(prefix="tftrain_bench_") as folder:
         arguments = [*QUIET, *flags, f"--max_steps={steps}", f"--output_dir={folder}/run"]
         output = launch(arguments, ranks, seconds, **options)
@@ -68,13 +62,7 @@ def train(
 
 
 def figures(rows: Sequence[dict[str, Any]], output: str, warm_up: int) -> Figures:
-    """Returns the figures of a run from what `train` returns; the first `warm_up` steps do not count.
-
-    Skipped steps do not count either: they do less work.
-
-    Raises:
-        MeasureError: no counted step is left, or the line on state bytes is missing.
-    """
+    """Returns the figures of `train`, without `warm_up` and skipped steps; MeasureError: no step is left."""
     train = [row for row in rows if "step_time_s" in row]
     skipped = [row["skipped_steps"] for row in train]
     applied = [row for row, before, now in zip(train, [0, *skipped], skipped, strict=False) if now == before]
@@ -107,10 +95,7 @@ def launch(
     module: str = "tftrain.run",
     environ: Mapping[str, str] | None = None,
 ) -> str:
-    """Runs a module, or on several ranks of this host `tftrain.launch`; returns the printed text of all ranks.
-
-    From `FORKED_FROM` ranks on, it forks them. For time limit, variables and errors see `execute`.
-    """
+    """Runs a module, or on several ranks of this host `tftrain.launch`; returns what all ranks print."""
     if ranks > 1:
         forked = ["--fork_ranks"] if ranks >= FORKED_FROM else []
         module, flags = "tftrain.launch", ["-np", str(ranks), *forked, *flags]
@@ -124,15 +109,10 @@ def execute(
     on_start: Callable[[int], Any] = lambda pid: None,
     on_line: Callable[[str], Any] = lambda line: None,
 ) -> list[str]:
-    """Runs a command in the repository and returns the lines that it printed.
+    """Runs a command, which ends its own processes when told to, in the repository; returns the lines that it printed.
 
-    Args:
-        command: of a program that ends its own processes when it is told to.
-        seconds, environ: time limit, and variables besides those of this process.
-        on_start, on_line: called with the number of the process, and from another thread with each line as it comes.
-
-    Raises:
-        MeasureError: the exit code was not 0, or the time limit was exceeded.
+    `on_start` gets the number of the process, `on_line`, in another thread, each line. MeasureError: the exit code was
+    not 0, or it took longer than so many seconds.
     """
     lines = []
     process = subprocess.Popen(
