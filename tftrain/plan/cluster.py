@@ -107,10 +107,7 @@ def board_of_device(name: str) -> Board | None:
 
 
 def peak_tflops(device_name: str, precision: str) -> float | None:
-    """Returns the peak rate of a GPU's dense matrix products in fp32, fp16 or bf16, in 1e12 operations a second.
-
-    None if `BOARDS` lacks the device, by the name that the driver gives, or the device the format.
-    """
+    """Returns 1e12 dense product operations/s of a GPU; None if `BOARDS` lacks the device, or the device the format."""
     board = board_of_device(device_name)
     return getattr(board.peaks, precision) if board else None
 

@@ -23,11 +23,7 @@ COUNTS = ("multiprocessors", "per_node", "aligned")
 
 
 def read(path: Path, flag: str, wanted: str) -> Cluster:
-    """Reads a cluster from a file that a flag names; `wanted` describes a valid one.
-
-    Raises:
-        ConfigError: the file cannot be read, or does not describe a cluster.
-    """
+    """Reads a cluster from a file that a flag names; ConfigError: it describes none; `wanted` says what does."""
     try:
         return _cluster(json.loads(path.read_text()), path.stem)
     except (OSError, ValueError, TypeError, OverflowError, RecursionError) as error:

@@ -90,11 +90,7 @@ class PlanConfig(TrainConfig):
 
 
 def workload(config: PlanConfig, cluster: Cluster, software: type[Workload] = Workload) -> Workload:
-    """Returns the workload that the flags describe, as `software` runs it.
-
-    Raises:
-        ConfigError: the flags contradict each other, or the sizes of the division do not multiply to the devices.
-    """
+    """Returns the workload that the flags describe, as `software` runs it; ConfigError: no run could be so divided."""
     plan, train, devices = config.plan, config.train, config.plan.nodes * cluster.per_node
     tp, pp = train.parallel.tensor_parallel_size, train.parallel.pipeline_parallel_size
     have = f"--nodes={plan.nodes} * {cluster.per_node} devices = {devices}"
@@ -117,11 +113,7 @@ def workload(config: PlanConfig, cluster: Cluster, software: type[Workload] = Wo
 
 
 def of_phases(config: PlanConfig, cluster: Cluster) -> list[PlanConfig]:
-    """Returns the configuration of each phase of the planned run, with its own updates as max_steps.
-
-    Raises:
-        ConfigError: the flags of a phase contradict each other.
-    """
+    """Returns the configuration of each phase, with its own updates as max_steps; ConfigError: flags are wrong."""
     if not config.data.phases:
         return [config]
     devices = config.plan.nodes * cluster.per_node
@@ -161,15 +153,10 @@ def search_space(
     ranks: int | None = None,
     named: Collection[str] = (),
 ) -> SearchSpace:
-    """Returns the divisions that have the sizes which the flags fix.
+    """Returns the divisions that have the sizes which the flags fix, the `named` ones also at their default.
 
-    Args:
-        software: runs the job.
-        ranks: of every division. Then this trainer has more choices: schedules of pipelines, and sequence parallelism.
-        named: flags whose values are fixed although they are the default.
-
-    Raises:
-        ConfigError: flags are wrong for every division, or the global batch is missing.
+    With `ranks` for every division, this trainer has more choices: schedules of pipelines, and sequence parallelism. It
+    is a ConfigError if flags are wrong for every division, or the global batch is missing.
     """
     batch, parallel = config.batch, config.parallel
     # The search chooses the batch sizes. The parallel sizes in the flags always divide this number of ranks.

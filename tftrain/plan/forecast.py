@@ -51,10 +51,7 @@ class Forecast(NamedTuple):
 
     @property
     def mfu(self) -> float:
-        """Share of the device's peak, or of the rate that the software's products reach if that is higher.
-
-        It can be higher if the peak is the rate that NumPy reached on this machine, not a data sheet's.
-        """
+        """Share of the device's peak, or of the products' rate where this machine's measured peak is lower."""
         peak = self.cluster.peak(self.work.item) * max(1.0, self.constants.product_rate)
         return self.tflops_per_device * 1e12 / peak
 
@@ -90,10 +87,7 @@ class Shape(NamedTuple):
 
 
 def products_by_shape(work: Workload, cluster: Cluster, constants: Constants) -> Iterator[Shape]:
-    """Yields the products of a rank of the last pipeline stage, which has the logits, in the order of the model.
-
-    Without a pipeline, their seconds add up to the products of `timing.step`.
-    """
+    """Yields the products of a rank of the last pipeline stage, which has the logits, in the order of the model."""
     block, _, head = inventory.parts(work)
     passes: dict[Product, tuple[float, float]] = {}  # forward, recomputed ones too; backward, of two products each
     for part, times in ((block, work.layers_of(work.pp - 1) * work.micro_batches), (head, work.micro_batches)):

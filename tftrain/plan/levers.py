@@ -1,8 +1,4 @@
-"""The levers that make a run fit at the least time: one lever, or two together.
-
-A lever is a change of flags. Its plan is made from the changed flags, so that a command with these flags plans to the
-same figures.
-"""
+"""The levers that make a run fit at the least time, one or two together, each planned from its changed flags."""
 
 import contextlib
 from collections.abc import Collection, Iterator
@@ -38,11 +34,10 @@ class Lever(NamedTuple):
 
 
 def cheapest(config: PlanConfig, plan: Forecast, most: int = 3, whole: PlanConfig | None = None) -> list[Lever]:
-    """Returns the levers that make a run fit, the fastest first, with the same nodes and global batch.
+    """Returns at most `most` levers that make a run fit with the same nodes and global batch, the fastest first.
 
-    At most `most` of them: a lever, a pair if neither lever alone is enough, or the fastest layout of a search. If some
-    are equally fast, it returns the one with the least memory. `plan` is that of `config`. `whole` has the phases of a
-    run, which takes the levers; `config` is that of one.
+    They are single levers, pairs of which neither is enough alone, and the fastest layout of a search; of equally fast
+    ones the smallest. `plan` is that of `config`. If `config` is one phase, `whole` is the run, which takes the levers.
     """
     work, whole = plan.work, whole or config
     tried = list(levers(config, plan))
@@ -81,10 +76,7 @@ def _fastest_layout(config: PlanConfig, plan: Forecast, whole: PlanConfig) -> li
 def levers(
     config: PlanConfig, plan: Forecast, without: Collection[tuple[str, Any]] = (), after: str = ""
 ) -> Iterator[Lever]:
-    """Yields each lever that the flags, whose plan is given, do not use yet and that a run would accept.
-
-    Leaves out those whose name is in `without`, or has a flag that does not come after another one in the alphabet.
-    """
+    """Yields levers that a plan does not use yet and a run would accept; of pairs, those `after` in the alphabet."""
     for changes in _changes(config, plan.work, plan.cluster):
         name = next(iter(changes.items()))
         if name not in without and name[0] > after and (lever := _lever(changes, config, plan)):

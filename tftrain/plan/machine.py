@@ -1,7 +1,4 @@
-"""This machine as a cluster: the measured rates of matrix products by size, of copies and between processes.
-
-`--measure` writes them to a file (`--machine_file`), which `--cluster=this_machine` reads.
-"""
+"""This machine as a cluster: `--measure` writes its rates to --machine_file, which `--cluster=this_machine` reads."""
 
 import dataclasses
 import errno
@@ -68,10 +65,7 @@ def shared(machine: Cluster, processes: int) -> Cluster:
 
 
 def device_of(machine_file: str, processes: int, gpu: str | None) -> tuple[Cluster | None, str]:
-    """Returns the device of one of this machine's processes; None if it is not known, and why, if there is a reason.
-
-    `gpu` is the name of its GPU; None: it has a share of the CPU. That the default file is not there, is no reason.
-    """
+    """Returns the device of one of this machine's processes, its `gpu` or a share of the CPU; or None, and why."""
     path = Path(machine_file)
     if gpu is None and machine_file == RunConfig.machine_file and not path.exists():
         return None, ""
@@ -82,11 +76,7 @@ def device_of(machine_file: str, processes: int, gpu: str | None) -> tuple[Clust
 
 
 def measure(path: Path) -> str:
-    """Measures this machine, writes the file and returns it.
-
-    Raises:
-        ConfigError: the file cannot be written; this is checked before the measurement.
-    """
+    """Measures this machine, writes the file and returns it; ConfigError, at once: it can't be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path.parent).close()

@@ -16,10 +16,7 @@ MOST_TIME = 12  # times the fastest layout, at the top
 
 
 def frontier(layouts: Sequence[Forecast], accepts: Callable[[Forecast], bool]) -> list[Forecast]:
-    """Returns the layouts that are faster than all that need as little memory, the fastest first.
-
-    `accepts`: whether the trainer takes a layout.
-    """
+    """Returns the accepted layouts that are faster than all that need as little memory, the fastest first."""
     frontier: list[Forecast] = []
     for candidate in sorted(layouts, key=lambda layout: (layout.gb, layout.seconds)):
         if (not frontier or candidate.seconds < frontier[-1].seconds) and accepts(candidate):
@@ -28,10 +25,7 @@ def frontier(layouts: Sequence[Forecast], accepts: Callable[[Forecast], bool]) -
 
 
 def svg(layouts: Sequence[Forecast], best: Sequence[Forecast], plan: Forecast, days: float) -> Markup:
-    """Returns the picture: GB of the fullest rank from left to right, days on a logarithmic scale from bottom to top.
-
-    Layouts beyond MOST_MEMORY and MOST_TIME are left out. `days` are those of a second a step.
-    """
+    """Returns the picture: GB of the fullest rank across, days on a log scale upwards; far layouts are left out."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     limit = plan.cluster.memory_gb

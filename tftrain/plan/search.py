@@ -53,11 +53,7 @@ def search(
     margin: float = 0.0,
     accepts: Callable[[Workload], bool] = lambda work: True,
 ) -> SearchResult:
-    """Ranks the divisions of a workload by seconds per iteration, equal ones by memory, and returns the `top` of them.
-
-    A share of a device's memory, `margin`, must stay free. `accepts` says whether the trainer takes a division; it is
-    asked of the fastest ones.
-    """
+    """Returns the `top` divisions by seconds, then memory, that leave a share `margin` of it and are accepted."""
     cluster, count, fitting = space.cluster, 0, []
     for candidate in candidates(space):
         count += 1
@@ -87,12 +83,10 @@ def least_memory(
 
 
 def candidates(space: SearchSpace) -> Iterator[Workload]:
-    """Yields the layouts that fill their nodes.
+    """Yields the layouts that fill their nodes, with tensor parallel ranks on one node and equal stages.
 
-    Tensor parallel ranks share a node and partition attention heads, feed-forward layer and vocabulary.
-    Pipeline stages have equal numbers of layers, and of model chunks. Every batch divides into micro-batches on
-    all data parallel ranks, which the pipeline's schedule can run. A decoder's fused softmax needs a multiple of four
-    heads. greedy:K needs at least K data parallel ranks.
+    Every batch divides into micro-batches on all data parallel ranks, which the schedule can run. A decoder's fused
+    softmax needs a multiple of four heads. greedy:K needs at least K data parallel ranks.
     """
     work, cluster, max_nodes = space[:3]
     batches, model = (work.global_batch, *space.ramp), work.model

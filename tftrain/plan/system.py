@@ -1,7 +1,6 @@
 """Software systems: share of the data sheet's rates they reach, cost of a launch, memory besides the tensors.
 
-Constants are few, and each could be measured by itself. `python -m tftrain.plan --calibrate`
-fits them to the reference rows, from the values here, and prints `constants.json`.
+`python -m tftrain.plan --calibrate` fits them to the reference rows and prints `constants.json`.
 """
 
 import functools

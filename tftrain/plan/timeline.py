@@ -1,7 +1,4 @@
-"""The planned memory of a rank over one step: forward, backward and update, from the saved tensors block by block.
-
-A pipeline's stages hold several micro-batches at a time, by their schedule: they have no timeline.
-"""
+"""The planned memory of a rank over one step without a pipeline, from the saved tensors block by block."""
 
 from typing import NamedTuple
 

@@ -179,10 +179,7 @@ class Workload(NamedTuple):
 
 
 def zero_stages(dp: int, pp: int) -> tuple[int, ...]:
-    """Returns the ZeRO stages that have an effect with so many data parallel ranks and pipeline stages.
-
-    A pipeline sums gradients over its micro-batches, so gradients and weights stay whole until the last one.
-    """
+    """Returns the ZeRO stages with an effect: pipelines sum gradients over micro-batches, so that these stay whole."""
     return (0,) if dp == 1 else (0, 1) if pp > 1 else (0, 1, 2, 3)
 
 
@@ -211,13 +208,9 @@ def fused_ops(model: ModelConfig, optimizer: str) -> frozenset[str]:
 
 
 def from_config(config: TrainConfig, dp: int, gpu: bool = True, per_node: int = 0) -> Workload:
-    """Returns the workload of a run's configuration.
+    """Returns the workload of a run with resolved batch sizes; sizes of data are those of synthetic data.
 
-    Args:
-        config: with resolved batch sizes; sizes that the data would give are the defaults of synthetic data.
-        dp: data parallel ranks.
-        gpu: whether the device is a GPU: jit_compile=auto may compile, and host memory is not counted.
-        per_node: devices of a host, where the ranks are on several.
+    On a GPU, jit_compile=auto may compile, and host memory is not counted. `per_node`: devices of each of the hosts.
     """
     model, compute, parallel, batch, data = config.model, config.compute, config.parallel, config.batch, config.data
     if model.reads_examples:
@@ -273,10 +266,7 @@ def _moments(rule: str, model: Architecture) -> float:
 
 
 def _division(parallel: ParallelConfig, layers: int, head: float) -> tuple[int, ...]:
-    """Returns the layers of each part of a pipeline; none if all have as many, so that a search may divide again.
-
-    `head` is the work of the output heads in layers.
-    """
+    """Returns the layers of each part of a pipeline, with heads of so many layers; none if all have as many."""
     stages, chunks = parallel.pipeline_parallel_size, parallel.virtual_pipeline_size
     if stages * chunks > layers:
         return ()
