@@ -57,10 +57,7 @@ def described(section: Any) -> list[Described]:
 
 
 def answer(args: Sequence[str], sections: Sequence[Any]) -> None:
-    """Prints what the arguments of a program ask for, with its flags by section, and ends the process.
-
-    `--help NAME` means the same as `--help=NAME`. Returns if there is neither `--help` nor `--version` before `--`.
-    """
+    """Prints the help or the version that arguments before `--` ask for, and ends the process; else returns."""
     for arg, follows in zip(args, [*args[1:], "-"], strict=True):
         if arg == "--":
             return

@@ -20,12 +20,7 @@ ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGXCPU)
 
 
 def guarded(name: str, work: Callable[[], int], rank: int = 0) -> int:
-    """Returns the exit code of a program's work; wrong flags end the process with WRONG_FLAGS, see `flags.refuse`.
-
-    Args:
-        name: of the program, for messages and its log.
-        rank: of this process; only rank 0 prints what is wrong with the flags.
-    """
+    """Returns the exit code of a program's work; wrong flags end the process with WRONG_FLAGS, see `flags.refuse`."""
     try:
         return work()
     except ConfigError as error:
@@ -50,11 +45,7 @@ class Program:
     def main(self, work: Callable[[Any], int | None], argv: Sequence[str], arguments: list[str] | None = None) -> int:
         """Reads the flags, does the work and returns the exit code; WRONG_FLAGS ends the process instead.
 
-        Args:
-            work: what the program does, given the configuration; it may return an exit code, and refuse flags by a
-                ConfigError.
-            argv: the program's name and its arguments.
-            arguments: takes the arguments that are no flags, for a program that has such.
+        `work` may refuse flags by a ConfigError. `arguments` takes those that are no flags, for a program with such.
         """
         log.configure(program=self.name, stream=self.stream)
         return guarded(self.name, lambda: self._run(work, argv, arguments))

@@ -270,12 +270,7 @@ def check_output(run: RunConfig, settings: FineTuningConfig) -> Iterator[Problem
 def check_batch(
     batch: BatchConfig, parallel: ParallelConfig, ranks: int, wrong: Set[str], least: int = 1
 ) -> list[Problem]:
-    """Returns why the ranks or their pipeline can't run the global batch, or a smaller one of the batch ramp.
-
-    Args:
-        wrong: flags that are refused already; if the sizes are among them, nothing is checked.
-        least: samples of each global batch, 2 if they are compared with each other.
-    """
+    """Returns why the ranks can't run each batch, of at least `least` samples; nothing if a size is wrong already."""
     names = {field.name for field in dataclasses.fields(batch)}
     names |= {"tensor_parallel_size", "pipeline_parallel_size", "pipeline_schedule", "virtual_pipeline_size"}
     if not names.isdisjoint(wrong):

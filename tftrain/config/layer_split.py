@@ -1,7 +1,4 @@
-"""The division of a model's layers among the parts of a pipeline, `--pipeline_split`.
-
-With several chunks, division number chunk * stages + stage is chunk `chunk` of stage `stage`.
-"""
+"""The division of a model's layers among the parts of a pipeline, `--pipeline_split`, in the order of the layers."""
 
 import math
 import re
@@ -35,10 +32,7 @@ def split_layers(layers: int, stages: int, chunks: int = 1, how: str = "layers",
 
 
 def most_segments(layers: int, weights: float) -> int:
-    """Returns into how many segments backward is divided: one for each bucket of fp32 gradients.
-
-    There are at most 8, because XLA compiles each.
-    """
+    """Returns the segments of backward: one for each bucket of fp32 gradients, at most 8, as XLA compiles each."""
     return max(1, min(layers, math.ceil(4 * weights / BUCKET_BYTES), 8))
 
 

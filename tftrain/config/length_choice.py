@@ -15,12 +15,7 @@ def read(text: str, longest: int) -> tuple[int, ...]:
 
 
 def problems(text: str, longest: int | None, divisor: int) -> list[Problem]:
-    """Returns why these lengths are refused.
-
-    Args:
-        longest: max_seq_length; None: not known yet.
-        divisor: what all lengths are multiples of: the tensor parallel ranks that divide a sequence.
-    """
+    """Returns why these lengths are refused; `longest`: max_seq_length, if known; `divisor`: what must divide each."""
     expected = ""
     if text != NONE and not _FORMAT.fullmatch(text):
         expected = "expected none, or lengths separated by commas, such as 128,256,512"

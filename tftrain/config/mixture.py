@@ -26,13 +26,7 @@ class Source(NamedTuple):
 
 
 def read(value: str, temperature: float = 1.0) -> list[Source]:
-    """Returns the sources of a value of `--mix`, which is a list of sources, or a file with them.
-
-    Each share is raised to 1 / temperature, and then divided by their sum.
-
-    Raises:
-        ValueError: the value can't be read, or a source has no share or occurs twice; the message says why.
-    """
+    """Returns the sources in a value of `--mix` or its file, shares raised to 1 / temperature; ValueError: why not."""
     named: dict[str, Source] = {}
     paths: dict[str, str] = {}
     for entry in _entries(value):
@@ -65,10 +59,7 @@ def read(value: str, temperature: float = 1.0) -> list[Source]:
 def problems(
     mix: str | None, temperature: float, by: str = "sample", is_labelled: bool = True, ramp: str = "none"
 ) -> list[Problem]:
-    """Returns what is wrong with --mix, --mix_temperature and --mix_by, without a look at the data.
-
-    `is_labelled`: whether it has files of labelled examples; `ramp`: the value of --batch_rampup.
-    """
+    """Returns what is wrong with --mix and its flags, without a look at the data; `ramp` is --batch_rampup."""
     if not mix:
         return []
     try:

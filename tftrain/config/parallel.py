@@ -41,17 +41,7 @@ class BatchConfig:
         return ramp.read(self.batch_rampup, self.global_batch_size)
 
     def resolve(self, data_parallel_size: int) -> "BatchConfig":
-        """Returns the configuration with all sizes filled in.
-
-        Args:
-            data_parallel_size: ranks that share a global batch.
-
-        Returns:
-            A BatchConfig with all three sizes; grad_accum_steps is that of the full batch.
-
-        Raises:
-            ConfigError: the sizes contradict each other or do not divide, or a batch ramp can't lead to them.
-        """
+        """Returns all sizes, for so many data parallel ranks; ConfigError: they contradict each other."""
         try:
             sized, wrong = self._with_sizes(data_parallel_size), []
         except ConfigError as error:

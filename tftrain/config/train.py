@@ -1,7 +1,6 @@
-"""The configuration of a run: frozen dataclasses, one field per flag, checked in one place.
+"""The configuration of a run: frozen dataclasses, one field per flag, which `tftrain.cli.flags` makes flags of.
 
-`tftrain.cli.flags` makes the command line from the fields, so a new lever is one field here. Nothing in this package
-imports TensorFlow: a wrong flag is refused before TensorFlow starts.
+Nothing in this package imports TensorFlow: a wrong flag is refused before TensorFlow starts.
 """
 
 import dataclasses
@@ -123,10 +122,7 @@ class TrainConfig:
         return self.parallel.split_weights and ranks > 1
 
     def resolve(self, ranks: int) -> "TrainConfig":
-        """Returns this configuration with the batch sizes and the warm-up filled in, and with absolute paths.
-
-        With phases, it is that of the last one, see `change_phases`. A ConfigError has all problems.
-        """
+        """Returns this configuration, see `change_phases`, with sizes and absolute paths filled in; or ConfigError."""
         problems = self.problems(ranks)
         if problems:
             raise ConfigError(problems)
