@@ -2,14 +2,13 @@
 
 Five things change from run to run without it:
 
-- TensorFlow's ops that add by atomic operations on a GPU: the gradients of biases and of looked-up rows. With op
-  determinism, TensorFlow takes a deterministic form, or raises an error if an op has none.
+- TensorFlow's ops that add by atomic operations on a GPU, as gradients of biases and looked-up rows. With op
+  determinism, they take a deterministic form, or are errors if they have none.
 - XLA's scatters, which are atomic too, and the algorithms of matrix products, which XLA chooses by timing them.
-- Horovod sums the tensors that happen to be ready at the same time in one buffer. A ring divides that buffer among the
-  ranks, and each part is added in an order of its own: with three ranks or more, an element's place decides its bits.
+- Horovod's buffer of the tensors that happen to be ready at the same time. A ring adds each part of it in an order of
+  its own: with three ranks or more, an element's place decides its bits.
 - NCCL may choose an algorithm in which a switch adds.
-- Flash attention adds up the gradients of 16-bit queries by atomic operations on a GPU; with op determinism it does
-  not.
+- Flash attention's atomic sums of the gradients of 16-bit queries on a GPU; with op determinism there are none.
 
 The other fused ops have no atomic operations, and random numbers depend on seed, step and sample alone.
 """
@@ -48,10 +47,7 @@ def enable() -> None:
 
 
 def error_of_op(error: BaseException) -> RunError | None:
-    """Returns an error that says what to do if an op has no deterministic form; None if `error` has another reason.
-
-    `error` is of TensorFlow or XLA, in a run with `--deterministic`.
-    """
+    """Returns what to do if an op of TensorFlow or XLA has no deterministic form; None for another error."""
     for line in str(error).splitlines():
         if "eterminis" in line:
             return RunError(

@@ -7,10 +7,7 @@ from pathlib import Path
 
 
 def unused_gpu(environ: Mapping[str, str], root: Path = Path("/")) -> str:
-    """Returns a line for the log if this host has an NVIDIA GPU that TensorFlow does not find, else "".
-
-    CUDA_VISIBLE_DEVICES may hide the GPUs on purpose. `root` is the folder of /dev and /proc.
-    """
+    """Returns a line if this host has an NVIDIA GPU that TensorFlow does not find and nobody hides, else ""."""
     if environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1") or gpus():
         return ""
     device_files = [*sorted(root.glob("dev/nvidia[0-9]*")), *sorted(root.glob("proc/driver/nvidia/gpus/*"))]
@@ -50,11 +47,7 @@ def device_name() -> str:
 
 
 def peak_memory_gb() -> float:
-    """Returns the largest memory use of this process so far, in GB of 1e9 bytes.
-
-    On a GPU it is the peak of TensorFlow's allocator, else the peak resident set from /proc/self/status. `getrusage`
-    would start with the peak of the parent process.
-    """
+    """Returns the peak of this process so far in GB of 1e9 bytes: TensorFlow's allocator's on a GPU, else resident."""
     if has_gpu():
         import tensorflow as tf
 

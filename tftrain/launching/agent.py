@@ -1,16 +1,12 @@
-"""The launcher's agent on one host: `python -m tftrain.launching.agent`, which starts and ends the ranks of the host.
+"""The launcher's agent on one host, a child of the launcher or behind ssh, which starts and ends the ranks there.
 
-The agent reads messages from standard input and writes messages to standard output, so it works the same as a child of
-the launcher and behind ssh:
+It reads messages from standard input and answers on standard output: it gets the launcher's address, connects to it and
+answers with the network interface of that connection; it gets the command and each rank's environment, and starts them,
+or lets a server fork them (`forking.py`); it gets signals for them, and sends what they print, and their exit codes.
 
-1. The launcher sends its address. The agent connects to it and answers with the network interface of that connection.
-2. The launcher sends the command and the environment of each rank. The agent starts the ranks, or lets a server fork
-   them (`forking.py`).
-3. The launcher sends signals. The agent sends what the ranks print, and the exit code of each rank that ends.
-
-At the end of the input, the launcher has ended: the agent ends the ranks with SIGTERM, which lets them save, and later
-with SIGKILL. It does the same if the launcher's host has not answered for a minute. Each rank has a session of its own,
-so that a terminal's Ctrl-C reaches only the launcher; and it gets SIGTERM from the kernel if the agent is killed.
+At the end of the input, or if the launcher's host has not answered for a minute, it ends the ranks: with SIGTERM, which
+lets them save, later with SIGKILL. Each rank has a session of its own, so that a terminal's Ctrl-C reaches only the
+launcher; and it gets SIGTERM from the kernel if the agent is killed.
 """
 
 import contextlib
@@ -198,10 +194,9 @@ def check_memory(needed: float) -> None:
 
 
 def on_silence(address: str, port: int, act: Callable[[], None]) -> None:
-    """Calls a function, in another thread, if a host stops to answer.
+    """Calls a function, in another thread, if a host stops to answer; an OSError if it does not connect at all.
 
-    The kernels of both hosts send and answer keepalives, so a launcher that is stopped (SIGSTOP) still answers. The
-    function is not called if the host closes the connection. It is an OSError if there is no connection at all.
+    The kernels of both hosts send and answer keepalives, so a launcher that is stopped (SIGSTOP) still answers.
     """
     connection = socket.create_connection((address, port), CONNECT_SECONDS)
     connection.settimeout(None)
@@ -220,13 +215,9 @@ def on_silence(address: str, port: int, act: Callable[[], None]) -> None:
 
 
 def interface(address: str, port: int, allowed: Sequence[str]) -> str:
-    """Returns the network interface for the ranks of this host: the first of the allowed ones that it has.
+    """Returns the network interface for the ranks: the first allowed one here, or that towards the launcher.
 
-    If none is given, it is the interface by which this host reaches the launcher, which listens at this address.
-
-    Raises:
-        OSError: the launcher can't be reached.
-        LookupError: the host has none of the interfaces.
+    Raises an OSError if the launcher can't be reached, and a LookupError if the host has none of the interfaces.
     """
     try:
         source, present = route_to(address, port, CONNECT_SECONDS)

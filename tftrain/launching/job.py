@@ -1,7 +1,6 @@
 """A job: starts the ranks on all hosts, passes signals on, and ends when every rank has ended.
 
-After a rank has failed or stopped, the others have some time to end by themselves, as docs/reliability.md describes.
-Then the launcher ends them.
+After a rank has failed or stopped, the others have some time to end by themselves (docs/reliability.md).
 """
 
 import logging
@@ -63,10 +62,7 @@ def run(
     """Runs a command as ranks on the hosts and returns the exit code of the job; call it in the main thread.
 
     `fork_server` is a program that forks the ranks of a host, each as `command` (see `forking`); None to start each.
-    With `layouts`, the exit code is None if the run is to be started again with another one.
-
-    Raises:
-        LaunchError: a host does not answer, or its agent can't start.
+    With `layouts`, None says to start again with another one. LaunchError: a host does not answer, or no agent starts.
     """
     # A shell starts background jobs with SIGINT ignored; the launcher listens to it all the same.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -1,7 +1,6 @@
 """Messages between the launcher and its agents: JSON text sequences (RFC 7464).
 
-Each message is one line, a record separator before a JSON object. The login scripts of a host may print lines of their
-own before the agent starts; these have no separator.
+Each is one line, a record separator before a JSON object; lines that login scripts print have no separator.
 """
 
 import json

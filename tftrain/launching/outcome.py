@@ -33,8 +33,8 @@ class Ended(NamedTuple):
 def exit_code(ended: Iterable[Ended], stop_requested: bool) -> int:
     """Returns the exit code of a job, given all ranks in the order in which they ended.
 
-    It is that of the first rank that failed for a reason of its own. If no rank has one: PEER_ENDED if a host is lost;
-    if the launcher had to end some ranks, NOT_SAVED after a signal that it has passed on, and STALLED otherwise.
+    It is that of the first rank that failed for a reason of its own, else PEER_ENDED if a host is lost, else, if the
+    launcher had to end some ranks, NOT_SAVED after a signal that it has passed on, and STALLED otherwise.
     """
     ended = list(ended)
     failed = [rank.code for rank in ended if not rank.by_launcher and rank.code != ExitCode.DONE]
@@ -49,10 +49,7 @@ def exit_code(ended: Iterable[Ended], stop_requested: bool) -> int:
 
 
 def last_line(code: int, ended: Mapping[int, Ended], hosts: Mapping[int, str]) -> str:
-    """Returns the line that says why a job has ended, where, and what to do; "" if it is done or was stopped.
-
-    Given are its exit code, all ranks by number, in the order in which they ended, and the name of each one's host.
-    """
+    """Returns why a job ended, where, and what to do; "" if done or stopped; `ended` is in the order of the ends."""
     if code in (ExitCode.DONE, ExitCode.STOPPED):
         return ""
     ended_so = [rank for rank, end in ended.items() if end.code == code and not (end.by_launcher or end.is_lost)]

@@ -1,9 +1,8 @@
 """Goodput: the share of a run's hours that went into steps which count, over all starts of the run.
 
-OUTPUT_DIR/goodput.json has an entry for each start, as of at most `SECONDS` before it ended. A start that was killed
-leaves the steps after its last checkpoint to the next one: the seconds of those are "repeated". A rollback is a start,
-too. The time from the end of a start to the beginning of the next is "down". So all kinds add up to the time since the
-run was first started.
+OUTPUT_DIR/goodput.json has an entry for each start, as of at most `SECONDS` before it ended; a rollback is a start too.
+Steps after the last checkpoint of a killed start are "repeated", and the time between two starts is "down", so that all
+kinds add up to the time since the first start.
 """
 
 import logging
@@ -46,12 +45,7 @@ class Start(msgspec.Struct):
 
 
 def read(output_dir: str | Path) -> list[Start]:
-    """Returns the starts of a run, oldest first; none if there is no file.
-
-    Raises:
-        OSError: it can't be read.
-        ValueError: it is damaged; the message names it.
-    """
+    """Returns the starts of a run, oldest first; none without a file. OSError; ValueError: it is damaged, and named."""
     path = Path(output_dir) / NAME
     try:
         return msgspec.json.decode(path.read_bytes(), type=list[Start])

@@ -1,7 +1,6 @@
-"""The memory of a rank by kind.
+"""The memory of a rank by kind: state by its variables, gradients and their sums by the planner's formulas.
 
-The bytes of the state are those of its variables. The bytes of gradients and their sums come from the planner's
-formulas. The peak is measured. The rest of the peak is activations and temporaries, so the kinds add up to the peak.
+The peak is measured, and the rest of it is activations and temporaries, so that the kinds add up to the peak.
 """
 
 import ctypes
@@ -86,13 +85,7 @@ def breakdown(baseline: int, peak: int, lasting: Mapping[str, int], transient: M
     """Returns bytes of each of `KINDS`, whose sum is `peak`; `activations` (and temporaries) are the rest.
 
     If the rest is negative, the transient kinds did not exist at the same time, or used memory that was free before the
-    model was built. Then they are reduced until the sum is `peak`, and the baseline last.
-
-    Args:
-        baseline: bytes held before the model was built: interpreter, TensorFlow and libraries.
-        peak: most bytes held so far.
-        lasting: bytes of `STATE`, and of its copy for checkpoints.
-        transient: bytes of `TRANSIENT`, which every step allocates and frees.
+    model was built. Then they are reduced until the sum is `peak`, and last the baseline from before that.
     """
     sizes = {"baseline": baseline, **dict.fromkeys((*STATE, "checkpoint_copy"), 0), **lasting, **transient}
     left = peak - sum(sizes.values())
@@ -106,11 +99,7 @@ def breakdown(baseline: int, peak: int, lasting: Mapping[str, int], transient: M
 def report(run: Run, step: int, baseline: int, copy_bytes: int, planned: Mapping[str, int]) -> rows.MemoryRow:
     """Returns the memory of the rank with the highest peak, the same on all; every rank must call it.
 
-    Args:
-        run, step: its ranks, model and optimizer; updates so far.
-        baseline: bytes that this process held before the model was built.
-        copy_bytes: host memory for a copy of the state for checkpoints.
-        planned: bytes of each of `KINDS`, of which those in `TRANSIENT` count.
+    All numbers are bytes: before the model was built, of the state's copy for checkpoints on the host, planned by kind.
     """
     lasting = state_bytes(_weights(run), run.optimizer.state)
     if not devices.has_gpu():  # A device's memory holds no copy.
@@ -134,10 +123,7 @@ def table(row: rows.MemoryRow, planned: rows.PlannedRow, ranks: int) -> str:
 
 
 def state_line(run: Run) -> str:
-    """Returns how many bytes the state takes on each rank; every rank must call it.
-
-    If master weights and moments are split, a second line gives their bytes on each rank, and an even share of them.
-    """
+    """Returns the bytes of the state on each rank, and of its sharded part; every rank must call it."""
     model = run.task.model
     state = state_bytes(_weights(run), run.optimizer.state)
     world, data_ranks = run.mesh.world, run.mesh.split.size

@@ -1,7 +1,4 @@
-"""What a run reports: metrics.jsonl for programs, TensorBoard events for browsers, lines of the log for people.
-
-All of them show the same rows. Only the chief writes.
-"""
+"""What the chief reports of a run, the same rows: metrics.jsonl for programs, TensorBoard events, lines of the log."""
 
 import contextlib
 import itertools
@@ -35,13 +32,9 @@ _SECTION = re.compile(r"^(eval|memory|planned|spike|rollback)_")
 
 
 def read_rows(path: str | Path) -> list[dict[str, Any]]:
-    """Returns the rows of metrics.jsonl, one dict a line, with None where a number was not finite.
+    """Returns the rows of metrics.jsonl, with None where a number was not finite, without a last line that was cut off.
 
-    An incomplete last line is skipped: its writer was stopped while writing it.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: another line is not a JSON object with a step; the message names the file and the line.
+    Raises an OSError, or a ValueError with file and number of another line that is not a JSON object with a step.
     """
     good, damaged = read_good_rows(path)
     if damaged:
@@ -85,9 +78,8 @@ def append(path: Path, text: str) -> None:
 class MetricsWriter:
     """Writes rows to OUTPUT_DIR/metrics.jsonl, OUTPUT_DIR/tensorboard and the log.
 
-    The log gets the line that `log_format` asks for; OUTPUT_DIR/log.txt always gets the whole, Megatron-style line. A
-    row that a file can't take, for example because the disk is full, is lost, and the run goes on. The first such row
-    of each file gives a warning.
+    OUTPUT_DIR/log.txt always gets the whole, Megatron-style line. A row that a file can't take, for example because the
+    disk is full, is lost, and the run goes on; the first of each file gives a warning.
     """
 
     def __init__(
@@ -99,11 +91,7 @@ class MetricsWriter:
         send: Callable[[int, Mapping[str, float]], None] | None = None,
         tensorboard: bool = True,
     ):
-        """Prepares to append to the files; `output_dir` is created if missing.
-
-        Lines in the log are short or megatron. If stdout is a terminal, a progress bar stands under them. `send`
-        gets the step and the values of each row too, with the names that TensorBoard shows.
-        """
+        """Prepares to append to the files; `send` gets each row's step and values too, named as in TensorBoard."""
         folder = Path(output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         self.path, self.max_steps, self._means = folder / "metrics.jsonl", max_steps, means
@@ -120,9 +108,7 @@ class MetricsWriter:
     def truncate_after(self, step: int, rollbacks: int = 0) -> None:
         """Removes the rows after the step that a run continues from, in metrics.jsonl and in TensorBoard; 0: all rows.
 
-        The rows of its first `rollbacks` rollbacks stay, and no others: the checkpoint may be older than these.
-        The file is replaced as a whole, so a crash leaves the old one or the new one. If lines of it are damaged, the
-        old file is kept under another name.
+        Those of its first `rollbacks` rollbacks stay. The file is replaced as a whole; a damaged one is kept aside.
         """
         restart = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._add_event(event_pb2.Event(wall_time=time.time(), step=step + 1, session_log=restart))

@@ -37,12 +37,7 @@ def write_or_warn(output_dir: str | Path) -> None:
 
 
 def write(output_dir: str | Path) -> Path:
-    """Writes the page from metrics.jsonl, goodput.json and config.json; returns its path.
-
-    Raises:
-        OSError: a file can't be read or written.
-        ValueError: a file is damaged; the message names it.
-    """
+    """Writes the page of a run and returns its path; OSError; ValueError: a file, which it names, is damaged."""
     folder = Path(output_dir)
     rows, damaged = read_good_rows(folder / "metrics.jsonl")
     starts = goodput.read(folder)

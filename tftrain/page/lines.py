@@ -23,13 +23,7 @@ class Curve(NamedTuple):
 def chart(
     title: str, unit: str, curves: Sequence[Curve], across: str = "step", from_zero: bool = False
 ) -> list[dict[str, Any]]:
-    """Returns a picture with its heading and legend, for `curves` of a page; none if no curve has a point.
-
-    Args:
-        unit: of the values, shown at the axis.
-        across: name of the horizontal axis.
-        from_zero: the vertical axis begins at 0, or at the least value if there are lower ones.
-    """
+    """Returns a picture with heading and legend, with `unit` and `across` at the axes; none without a point."""
     curves = [curve._replace(points=thinned(curve.points)) for curve in curves if curve.points]
     if not curves:
         return []

@@ -1,7 +1,5 @@
 """A rank failure that no collective reports: it ends this rank like any other rank failure.
 
-There are two such cases.
-
 Before Horovod destroys a process set, it asks all ranks. If one does not answer, Gloo throws in Horovod's background
 thread, and C++ ends the process by SIGABRT before Python learns of it.
 
@@ -24,10 +22,7 @@ ABORT_SECONDS = 5
 
 
 def on_uncaught_gloo_error(end_process: Callable[[], None]) -> None:
-    """Calls a function, which must end the process, when an exception of Gloo is not caught; in the thread that threw.
-
-    Other uncaught C++ exceptions abort the process as before.
-    """
+    """Calls a function that ends the process on an uncaught exception of Gloo; others abort as before."""
     library = ctypes.CDLL("libstdc++.so.6")
     type_of_exception = library["__cxa_current_exception_type"]
     type_of_exception.restype = ctypes.c_void_p
@@ -48,9 +43,9 @@ def on_uncaught_gloo_error(end_process: Callable[[], None]) -> None:
 def on_forgotten_collective(
     is_waiting: Callable[[], bool], end_process: Callable[[], None], abort: Callable[[], None] = lambda: None
 ) -> None:
-    """Starts a thread that calls a function if Horovod has ended and this rank still waits for a collective.
+    """Starts a thread that ends the process if Horovod, which runs, has ended and a collective still waits.
 
-    Call it while Horovod runs. `abort` is called first; it ends the collectives of other transports with an error.
+    `abort` is called first; it ends the collectives of other transports with an error.
     """
     import horovod.tensorflow as hvd
 
