@@ -52,8 +52,7 @@ def prepare(**flags: Any) -> None:
 def train(**flags: Any) -> list[dict[str, Any]]:
     """Trains on one rank, as `tftrain.run` does, and returns the rows of metrics.jsonl.
 
-    Raises:
-        KeyboardInterrupt: a signal stopped the run, and its state is saved; the same call continues it.
+    It is a KeyboardInterrupt if a signal stopped the run, whose state is saved; the same call continues it.
     """
     began = time.monotonic()
     config, inputs = _run_config({**flags, "mode": "train"})
@@ -115,11 +114,7 @@ def _command_line(name: str, config_class: type, flags: dict[str, Any]) -> list[
 
 @contextlib.contextmanager
 def _one_rank(compute: ComputeConfig | None = None) -> Iterator[Any]:
-    """Loads TensorFlow and yields the mesh of this process alone; an error of the body says what to do.
-
-    Raises:
-        ConfigError, ImportError: TensorFlow already runs, in another way than the flags or the models need.
-    """
+    """Loads TensorFlow, yields this process's mesh; ConfigError, ImportError: TensorFlow already runs otherwise."""
     first = "run `from tftrain import notebook` before anything that uses TensorFlow"
     require_keras_2(f"restart the kernel, and {first}")
     import tensorflow as tf

@@ -28,10 +28,7 @@ def program(texts: Sequence[str]) -> Program:
 
 
 def predict(config: PredictConfig, texts: Sequence[str]) -> None:
-    """Prints the predictions for the texts, or for the lines of a file; raises what `predictions` raises.
-
-    What a decoder appends to the only text appears on a terminal token by token.
-    """
+    """Prints the predictions for texts or a file's lines; of the only text, a terminal gets token by token."""
     from tqdm import tqdm
 
     with log.loading():

@@ -138,14 +138,8 @@ class Architecture:
 def rows_of_chunk(rows: int | None, words: int, width: int, gpu: bool) -> int:
     """Returns how many rows of logits the output layer computes at a time.
 
-    The sum of the token embedding's gradient over chunks needs memory for one more table. So chunks save memory only
-    if there are more rows of logits than numbers in a row of the table.
-
-    Args:
-        rows: of all logits; None: unknown.
-        words: of a rank.
-        width: numbers in a row of the token embedding.
-        gpu: whether the device is a GPU.
+    The sum of the token embedding's gradient over chunks needs memory for one more table. So chunks save memory only if
+    there are more rows of logits than numbers in a row of the table, `width`. `words` are those of a rank.
 
     Returns:
         All rows, if the logits are at most as many numbers as the table has or as a chunk may have; else about equal

@@ -1,7 +1,6 @@
 """The floating point operations of a step: its matrix products, counted exactly, a multiply and an add as two.
 
-Everything else (norms, softmax, GeLU, dropout, look-ups, the optimizer) is not counted, as in the TFLOPs of training
-logs. Recomputation is not counted either: it is the cost of a lever, not work of the model.
+Nothing else is counted, as in the TFLOPs of training logs, nor is recomputation: the cost of a lever.
 """
 
 from typing import NamedTuple
@@ -68,8 +67,5 @@ def head_in_layers(model: Architecture, tokens: int, predictions: int) -> float:
 
 
 def step(model: Architecture, tokens: int, predictions: int, samples: int) -> int:
-    """Returns the operations of a training step: 3 x forward, as each product has two in the backward pass.
-
-    `samples` are those of the step, such as the global batch; for the others, see `forward`.
-    """
+    """Returns the operations of a training step with so many samples: 3 x `forward`, of which 2 are backward."""
     return 3 * samples * forward(model, tokens, predictions).total

@@ -31,10 +31,7 @@ def layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor | None, epsilon: 
 
 
 def rms_norm(x: tf.Tensor, gamma: tf.Tensor, epsilon: float) -> tf.Tensor:
-    """Divides each row by its root mean square, then scales it.
-
-    For the arguments, the result and the errors, see `layer_norm`; epsilon is added to the mean square.
-    """
+    """Divides each row by its root mean square, epsilon added to the square, then scales it; see `layer_norm`."""
     x, gamma = checked("x", x), checked("gamma", gamma)
     return library().tftrain_rms_norm(x=x, gamma=gamma, epsilon=epsilon).y
 

@@ -24,14 +24,7 @@ def candidates() -> list[Path]:
 
 @functools.cache
 def library() -> ModuleType:
-    """Loads the library on the first call.
-
-    Returns:
-        A module with one function for each op, such as `tftrain_layer_norm`.
-
-    Raises:
-        MissingLibraryError: there is none, or TensorFlow cannot load it.
-    """
+    """Loads the library on the first call: a module with a function for each op, or a MissingLibraryError."""
     path = next((path for path in candidates() if path.exists()), None)
     how = "build it with `make setup` or `bazel run //custom_ops:install`, or choose the reference implementations"
     if path is None:

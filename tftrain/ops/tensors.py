@@ -25,9 +25,7 @@ def exact_sum(x: tf.Tensor) -> tf.Tensor:
 def checked(name: str, value: tf.Tensor, expected: tf.DType | None = None, why: str = "") -> tf.Tensor:
     """Returns an argument, called `name`, as a tensor.
 
-    Raises:
-        tf.errors.InvalidArgumentError: its dtype is another than expected, by default neither fp32 nor fp16 nor bf16;
-            `why` is the reason for it, "as x".
+    It is a tf.errors.InvalidArgumentError if its dtype is not the expected one, as `why` says, or else one of STORAGE.
     """
     tensor = tf.convert_to_tensor(value)
     if expected is None and tensor.dtype not in STORAGE:

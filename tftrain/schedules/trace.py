@@ -12,13 +12,7 @@ GROUPS = ("computations", "transfers")
 
 
 def write(events: Sequence[TimedAction], path: Path, unit_us: float) -> None:
-    """Writes a trace with a row for each stage, and one for the transfers that each stage receives.
-
-    `unit_us` are the microseconds of a unit of the events' time; 1e6 if they are in seconds.
-
-    Raises:
-        OSError: the file can't be written.
-    """
+    """Writes a trace, with rows of stages and of their receives, and units of so many us; may raise an OSError."""
     path.write_text(json.dumps({"traceEvents": trace_events(events, unit_us), "displayTimeUnit": "ms"}) + "\n")
 
 
