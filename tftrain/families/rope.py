@@ -45,8 +45,7 @@ _SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_posit
 def read(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the flags of the base and the scaling in a config.json: of rope_parameters, or of fields before 5.0.
 
-    Raises:
-        ValueError: the scaling is another one than Llama 3's, or a number is missing.
+    Raises a ValueError if the scaling is another one than Llama 3's, or a number is missing.
     """
     parameters = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(parameters, dict):

@@ -26,7 +26,6 @@ class Scheme:
     """
 
     def __init__(self, labels: Sequence[str]):
-        """Takes the classes."""
         inside = [label for label in labels if label not in _OUTSIDE]
         parsed = {label: _parsed(label) for label in inside}
         if inside and all(re.fullmatch("[BIESLUMW]", label) for label in inside):  # Entities have no types.

@@ -15,13 +15,9 @@ _ROLES |= {role: role for role in ("system", "user", "assistant", "tool")}
 
 
 def read(row: Row, columns: Sequence[str], keeps_parts: bool = False) -> list[Mapping[str, Any]]:
-    """Returns the messages in a column of a row, or those of a prompt and of its completion, which may be texts.
+    """Returns the messages in a column of a row, or of a prompt, with weight 0, and its completion, which may be texts.
 
-    A message of the prompt has the weight 0. Parts of a text are one text, unless the template reads them
-    (`keeps_parts`).
-
-    Raises:
-        DataError: a column has no messages; the message names what is wrong.
+    Parts of a text are one text, unless the template reads them (`keeps_parts`). A DataError names what is wrong.
     """
     found: list[Mapping[str, Any]] = []
     if len(columns) == 1 and isinstance(system := row.values.get("system"), str) and system.strip():

@@ -60,7 +60,6 @@ def convert(config: ConvertConfig) -> None:
 
 
 def _described(weights: Weights) -> str:
-    """Returns a model in words."""
     model, tokenizer = weights.model, weights.tokenizer
     words = "no tokenizer"
     if tokenizer:

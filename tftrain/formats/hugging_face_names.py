@@ -28,11 +28,7 @@ _NOT_IN_EACH = ("attention/query_norm", "attention/key_norm", "attention/norm") 
 
 
 def type_of(model: ModelConfig) -> ModelType:
-    """Returns the type of a model: of its family's, the last with flags that are the model's, or the one it names.
-
-    Raises:
-        FormatError: there is none.
-    """
+    """Returns the type that a model names, or else the last of its family with its flags; raises a FormatError."""
     own = dataclasses.replace(model, norm_position="pre" if is_pre_norm(model) else "post")
     fitting = [
         each
@@ -103,8 +99,7 @@ def own_names(names: Iterable[str], own: ModelType, path: str) -> dict[str, str]
 def left_out(names: Iterable[str], used: Iterable[str], path: str) -> list[str]:
     """Returns the names of tensors that a model does not have, sorted: those of other heads and of further layers.
 
-    Raises:
-        FormatError: one is of a part of the `used` tensors, so it would change what that computes.
+    Raises a FormatError if one is of a part of the `used` tensors, so that it would change what that computes.
     """
     parts, names = tuple({f"{_part(name)}." for name in used}), sorted(names)
     if unknown := [name for name in names if name.startswith(parts)]:

@@ -1,11 +1,8 @@
 """The formats by name: what reads and what writes each of them. A format's libraries are loaded when it is used.
 
-The module of a format has three functions. Each raises a FormatError that names the file or the flag.
-
-    read: opens a model in a folder; refuses damaged files, and models that this project does not have.
-    read_model: returns the model and the tokenizer in a folder. It reads no tensor and loads no TensorFlow.
-    write: writes a model into an empty folder; refuses models that the format does not have. It returns the names of
-        the variables for which the format has a place.
+The module of a format has the functions `read` (a model in a folder), `read_model` (model and tokenizer, without a
+tensor and without TensorFlow) and `write` (a model into an empty folder; it returns the variables that have a place).
+Each raises a FormatError that names the file or the flag.
 """
 
 import math
@@ -29,8 +26,7 @@ _WITH_CLASSES = ("hf", "tf_models", "nvidia")  # formats of libraries that have 
 def local(source: Place, shown: str, last: int = 1) -> Place:
     """Returns a place on this host: the one that is given, or a copy of what is at an address.
 
-    Raises:
-        FormatError: the address can't be read; the message begins with `shown`. For `last`, see `remote.local_copy`.
+    Raises a FormatError that begins with `shown` if the address can't be read. For `last`, see `remote.local_copy`.
     """
     if not is_address(source.path):
         return source
@@ -42,13 +38,7 @@ def local(source: Place, shown: str, last: int = 1) -> Place:
 
 
 def open_weights(source: Place, allow_pickle: bool = False, weights: str = "trained") -> Weights:
-    """Opens the model at a place; of hf with `allow_pickle` also one without a safetensors file.
-
-    `weights` is one of WEIGHTS; only tftrain has averaged ones.
-
-    Raises:
-        FormatError, CheckpointError: it can't be read; the message names the file.
-    """
+    """Opens the model at a place, with weights of a kind; a FormatError or CheckpointError names a bad file."""
     options = {"allow_pickle": allow_pickle} if source.format == "hf" else {}
     options |= {"averaged": True} if weights == "averaged" else {}
     return _module(source.format).read(Path(source.path), **options)
@@ -68,17 +58,10 @@ def tokenizer_folders(source: Place) -> list[Path]:
 def write_weights(
     target: Place, weights: Weights, architecture: str | None = None, max_shard_bytes: float = math.inf
 ) -> list[str]:
-    """Writes a model and its tokenizer into an empty folder.
+    """Writes a model and its tokenizer into an empty folder; raises a FormatError if the format can't hold the model.
 
-    Args:
-        architecture: a class of the format's library; None: the largest whose heads are all there.
-        max_shard_bytes: most bytes of tensors in a file of hf.
-
-    Returns:
-        The names of the variables that the format has no place for, which are left out.
-
-    Raises:
-        FormatError: the format can't hold the model.
+    The architecture is a class of the format's library, by default the largest whose heads are all there. A file of hf
+    has at most `max_shard_bytes` of tensors. Returns the names of the variables that the format has no place for.
     """
     formats = WITH_TASKS[:1] if weights.model.is_custom else WITH_TASKS
     if weights.model.is_fine_tuned and target.format not in formats:

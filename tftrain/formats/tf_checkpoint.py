@@ -14,8 +14,7 @@ import tensorflow as tf
 from tftrain.files.errors import FormatError, MissingModelError
 from tftrain.files.reading import pointer
 
-# Small tensors share a data file of about so many bytes.
-FILE_BYTES = 2**26
+FILE_BYTES = 2**26  # Small tensors share a data file of about so many.
 
 
 class TfCheckpoint:
@@ -45,13 +44,7 @@ class TfCheckpoint:
 def write(
     prefix: Path, tensors: Iterable[tuple[str, np.ndarray]], others: Mapping[str, tf.Tensor] | None = None
 ) -> None:
-    """Writes a checkpoint of fp32 tensors.
-
-    Args:
-        prefix: path of the checkpoint without `.index`.
-        tensors: names and values; few are in memory at a time.
-        others: small tensors of any dtype.
-    """
+    """Writes a checkpoint PREFIX.index of fp32 tensors, few in memory at a time, and of other small ones."""
     with tempfile.TemporaryDirectory(dir=prefix.parent, prefix=".parts_") as folder:
         parts: list[str] = []
 

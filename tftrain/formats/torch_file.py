@@ -136,7 +136,6 @@ class _Unpickler(pickle._Unpickler):
         self._prefix = prefix
 
     def find_class(self, module: str, name: str) -> Any:
-        """Returns what takes the place of a class or function."""
         match module, name:
             case "collections", "OrderedDict":
                 return type(name, (collections.OrderedDict,), {})
@@ -149,7 +148,6 @@ class _Unpickler(pickle._Unpickler):
         return type(name, (Record,), {})
 
     def persistent_load(self, pid: Any) -> Storage:
-        """Returns the storage that the pickle names, see `Tensor`."""
         kind, storage, key = pid[:3]
         if kind != "storage" or storage not in _STORAGES or not isinstance(key, str):
             raise ValueError(f"a storage of an unknown kind: {pid[:2]}")
@@ -182,9 +180,8 @@ class Placeholder(NamedTuple):
 def write(path: Path, content: Any, values: Iterable[tuple[str, np.ndarray]]) -> None:
     """Writes a file that torch can load.
 
-    Args:
-        content: dictionaries, numbers, strings, an `argparse.Namespace`, and a `Placeholder` for each tensor.
-        values: names and elements of the tensors, each once; one is in memory at a time.
+    `content` is dictionaries, numbers, strings, an `argparse.Namespace`, and a `Placeholder` for each tensor. The
+    tensors come by name, each once; one is in memory at a time.
     """
     buffer = io.BytesIO()
     pickler = _Pickler(buffer, protocol=2)

@@ -51,14 +51,9 @@ class InitialWeights:
         return self._description[1]
 
     def open(self, model: ModelConfig, mode: str, may_lack_heads: bool, kind: str = "trained") -> Weights:
-        """Opens the numbers for a model that a run trains or only evaluates, as `mode` says.
+        """Opens the numbers, of a kind in WEIGHTS, for a model that a run trains or only evaluates, as `mode` says.
 
-        Args:
-            may_lack_heads: whether output heads that they lack are random, as with --init_missing.
-            kind: one of WEIGHTS.
-
-        Raises:
-            FormatError, CheckpointError: they can't be read, or lack a head.
+        Raises a FormatError or CheckpointError if they can't be read, or lack a head and `may_lack_heads` is false.
         """
         weights = registry.open_weights(parse_place(self.value), weights=kind)
         for note in weights.notes:
@@ -82,10 +77,8 @@ def with_model_of_weights(
 ) -> tuple[TrainConfig, list[Problem], InitialWeights | None]:
     """Takes the flags of the model that the command line does not give from the weights that a run begins with.
 
-    A configuration that continues a run names no initial weights.
-
-    Returns:
-        The configuration; its problems: weights that can't be read, and flags that contradict them; and the weights.
+    Returns the configuration; its problems: weights that can't be read, and flags that contradict them; and the
+    weights. A configuration that continues a run names no initial weights.
     """
     model, examples = _with_glue(config.model, config.fine_tuning)
     config, settings = dataclasses.replace(config, model=model, fine_tuning=examples), config.run
@@ -145,8 +138,7 @@ def _effective(model: ModelConfig, name: str) -> Any:
 def _with_classes(weights: Weights, model: ModelConfig, what: str, mode: str) -> Weights:
     """Returns weights whose classifier has the classes of a model in their order, or none if it is for other classes.
 
-    Raises:
-        FormatError: it is for other classes, and there is no training.
+    Raises a FormatError if it is for other classes and there is no training.
     """
     theirs = weights.model
     if (model.task, model.labels) == (theirs.task, theirs.labels):

@@ -55,8 +55,7 @@ class Labelled(PhaseData):
     def labels(self) -> tuple[str, ...]:
         """The classes of the model: those of the flags, else of the training file; none for other tasks.
 
-        Raises:
-            DataError: see `examples`; there are too few classes, or far too many.
+        Raises a DataError, see `examples`, or if there are too few classes, or far too many.
         """
         if self.model.labels or self.model.task not in WITH_CLASSES:
             return self.model.labels
@@ -95,11 +94,8 @@ class Labelled(PhaseData):
     def examples(self, split: str) -> list:
         """Returns the texts, sentences or questions of a split, as the task has them, with the model's classes.
 
-        The log says what is left out, and which names of classes were replaced.
-
-        Raises:
-            DataError: the file can't be read, or an example is damaged, or its class is none of the model's; the
-                message names the line.
+        The log says what is left out, and which names of classes were replaced. A DataError names the line of an
+        example that is damaged, or whose class is none of the model's.
         """
         rows, notes = self._read(split)
         names = FileNotes()
@@ -113,7 +109,6 @@ class Labelled(PhaseData):
         return len(self._read(split)[0])
 
     def _read(self, split: str) -> tuple[list, FileNotes]:
-        """Returns the examples of a split, and what to say of them; for errors see `examples`."""
         return self._train if split == "train" else self._eval
 
     @functools.cached_property

@@ -20,10 +20,8 @@ _LONGEST_WORD = 20
 _MUCH_PADDING = 0.25
 _LEAST_FACTOR = 1.1
 _MOST_IN_ROW = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-# More examples in a row are advised only for so much fewer rows.
-_WORTH = 1.03
-# Packing takes time for each different length. Lengths above this number are rounded up.
-_DIFFERENT_LENGTHS = 256
+_WORTH = 1.03  # More examples in a row are advised only for so much fewer rows.
+_DIFFERENT_LENGTHS = 256  # Packing takes time for each: lengths above are rounded up.
 
 
 def check(accounting: Accounting, objective: PrepareObjective) -> None:

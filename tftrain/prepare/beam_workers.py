@@ -28,11 +28,9 @@ from tftrain.prepare.workers import ENVIRONMENT, Result, Workers, begin, spawned
 
 logger = logging.getLogger(__name__)
 
-# The file with the tasks of a stage.
-_TASKS = "tasks"
+_TASKS = "tasks"  # the file with the tasks of a stage
 _DIED = "a worker process died, probably because memory was short"
-# Seconds that a cluster has to cancel a pipeline.
-_CANCEL_SECONDS = 30
+_CANCEL_SECONDS = 30  # that a cluster has to cancel a pipeline
 
 
 class BeamWorkers(Workers):
@@ -43,11 +41,7 @@ class BeamWorkers(Workers):
     """
 
     def __init__(self, options: Sequence[str], work: str):
-        """Checks the options of Beam's pipelines; `work` is a folder that all workers see.
-
-        Raises:
-            ConfigError: an option is unknown or has a wrong value.
-        """
+        """Checks the options of Beam's pipelines, or raises a ConfigError; `work` is a folder that all workers see."""
         super().__init__(1)
         self._pool = spawned(1, _begin)
         self._work = work
@@ -129,7 +123,6 @@ def _end_with_thread(thread: threading.ExceptHookArgs) -> None:
 
 
 def _cancel(running: Any, *_: Any) -> None:
-    """Cancels a pipeline on a cluster, and ends the processes."""
     signal.signal(signal.SIGALRM, _end)
     signal.alarm(_CANCEL_SECONDS)
     with contextlib.suppress(Exception):
@@ -138,11 +131,7 @@ def _cancel(running: Any, *_: Any) -> None:
 
 
 def _checked(options: Sequence[str]) -> tuple[list[str], str]:
-    """Returns options for pipelines, with defaults of the direct runner, and a warning, or "".
-
-    Raises:
-        ValueError: an option is unknown or has a wrong value.
-    """
+    """Returns options with defaults of the direct runner, and a warning, or ""; a ValueError names a wrong option."""
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 

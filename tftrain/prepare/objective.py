@@ -1,8 +1,4 @@
-"""The interface between a preparation and its objective: what the examples train a model to predict.
-
-A preparation reads documents, tokenizes them, and writes shards. An objective makes the examples of a chunk of
-documents, and knows what the log says of them. There is one file for each: `masked_objective` and `causal_objective`.
-"""
+"""The interface between a preparation and its objective: what the examples of a chunk train a model to predict."""
 
 import abc
 from collections import Counter
@@ -19,10 +15,7 @@ from tftrain.tokenizer.vocabulary import Vocabulary
 
 
 class TokenizedText(NamedTuple):
-    """Documents as one stream of tokens. No document and no passage is empty.
-
-    A passage is a sentence, or what else `PrepareObjective.passages` divides a document into.
-    """
+    """Documents as one stream of tokens, none empty; passages are what `PrepareObjective.passages` returns."""
 
     tokens: np.ndarray  # int32 [tokens] token ids
     passages: np.ndarray  # int64 [passages + 1] first position of each passage; the last element is the end of all

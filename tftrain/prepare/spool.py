@@ -33,10 +33,7 @@ class Chunk(NamedTuple):
 
 
 class SpooledDocument(NamedTuple):
-    """A document: the paragraphs that it keeps, those that are duplicates, and all if it is a near duplicate.
-
-    A paragraph is what `Spool.split` has made of it.
-    """
+    """A document as `Spool.split` made it: the paragraphs that stay, duplicates, and all of a near duplicate."""
 
     paragraphs: list[Any]
     duplicates: list[Any]
@@ -74,10 +71,7 @@ class Spool:
         return Chunk("train", choice % self.train_chunks)
 
     def add(self, numbered: Iterable[tuple[int, list[str], str | None]]) -> dict[str, int]:
-        """Appends documents to their chunks, and returns the number of documents added to each split.
-
-        Each has its number in the corpus, its paragraphs, and its id or None.
-        """
+        """Appends documents, by number, with paragraphs and id, to their chunks; returns their number by split."""
         documents, counts, buffered = defaultdict(bytearray), {"train": 0, "eval": 0}, 0
         kinds = ((paragraph_rows, self.index), (band_rows, self.bands))
         hashes = [(rows_of, index, defaultdict(bytearray)) for rows_of, index in kinds if index]

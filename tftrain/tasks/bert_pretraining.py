@@ -65,8 +65,8 @@ class MaskedWords(Task):
     def text_tokens(batch: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns the text of a batch as it was before masking, without padding, [CLS] and [SEP]: int32 [tokens].
 
-        The batch has the standard features, [n, S] and [n, P]; examples of weight 0 are left out. Works for records of
-        any vocabulary: [CLS] is the first token of every sequence, [SEP] the last.
+        The batch has the standard features, [n, S] and [n, P]; examples of weight 0 are left out. [CLS] is the first
+        token of every sequence, [SEP] the last.
         """
         real = batch["example_weights"] > 0
         if not real.any():

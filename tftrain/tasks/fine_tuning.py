@@ -170,8 +170,7 @@ class QuestionAnswering(FineTuning):
     """Where an answer begins and ends (Rajpurkar et al., arXiv 1606.05250 and 1806.03822).
 
     The loss is the mean cross-entropy of both ends, in nats. A batch has labels, int32 [b, 2]: the first and the last
-    token of the answer. A context that does not fit is divided into windows that overlap; in one without the answer,
-    both are 0, [CLS].
+    token of the answer; both are 0, [CLS], in a window of a context that has no answer.
     """
 
     def loss_terms(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:

@@ -33,11 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 def open_source(task: Task, data: PhaseData, split: str, seed: int) -> ExampleSource:
-    """Opens the examples of a split, "train" or "eval", of what a run or one of its phases reads.
-
-    Raises:
-        DataError, UserCodeError: a file can't be read, or can't be used for the task.
-    """
+    """Opens the examples of a split, "train" or "eval", for a task; raises a DataError or a UserCodeError."""
     if isinstance(data, OpenedData):
         return pretraining.open_source(data, split, seed)
     if isinstance(task, CustomTask):
@@ -90,7 +86,6 @@ class _CustomScorer(Scorer):
         self._task, self._examples = task, examples
 
     def scores(self, outputs: np.ndarray) -> dict[str, float]:
-        """Returns the scores of the first examples."""
         task = self._task
         with task._named("score"):
             scores = task.score(outputs, {name: array[: len(outputs)] for name, array in self._examples.items()})
@@ -99,5 +94,4 @@ class _CustomScorer(Scorer):
             return {name: float(scores[name]) for name in task.scored}
 
     def predictions(self, outputs: np.ndarray) -> Iterator[dict[str, Any]]:
-        """Yields the prediction for each example."""
         yield from ({"prediction": output.tolist()} for output in outputs)

@@ -80,12 +80,7 @@ class Task(abc.ABC):
     def __init__(
         self, config: TrainConfig, mesh: Mesh, part: ModelPart | None = None, initial: InitialValues | None = None
     ):
-        """Builds the model, whose variables are those of `initial`, or drawn where it lacks them.
-
-        Args:
-            config: resolved, with the sizes that the data gives.
-            part: the layers of this rank; by default all.
-        """
+        """Builds the layers of `part`, by default all, with variables of `initial`, or drawn where it lacks them."""
         self.config, gpu = config, devices.has_gpu()
         self.source_names = phases.source_names(phases.read(config.data, config.batch))
         for name in self.source_names:
@@ -137,12 +132,11 @@ class Task(abc.ABC):
         dropout: DropoutKey | None = None,
         deferred: Deferred | None = None,
     ) -> tf.Tensor | Sums:
-        """Runs some of the layers that this rank holds: what a pipeline stage does with a micro-batch.
+        """Runs some of the layers that this rank holds: what a pipeline stage does with a micro-batch, see `compute`.
 
         Args:
             part: the layers.
             x: activations of the layers before, [b, S, H]; None if the part has the embedding.
-            batch, dropout: see `compute`.
             deferred: leaves the gradients of kernels for later; None: backward computes all gradients at once.
 
         Returns:
@@ -160,17 +154,11 @@ class Task(abc.ABC):
     def compare(
         self, vectors: tf.Tensor, batch: Batch, group: Group, trains: bool = True
     ) -> tuple[Sums, tf.Tensor | None]:
-        """Computes the losses that compare samples; the sums of `compute` have zeros in their place.
+        """Computes the losses that compare samples, for which the sums of `compute` have zeros.
 
-        Args:
-            vectors: the outputs of this rank's samples of the global batch, fp32 or fp64 [n, ...].
-            batch: with these samples.
-            group: the ranks that share the global batch.
-            trains: whether the gradient is computed.
-
-        Returns:
-            The sums over this rank's samples, by name; and the gradient of the one loss's total over the global batch,
-            by the vectors, None without training.
+        The vectors are the outputs of this rank's samples of the global batch, fp32 or fp64 [n, ...], and the ranks of
+        the group share that. Returns the sums over these samples, by name, and the gradient of the loss's total over
+        the global batch, by the vectors; None unless it `trains`.
         """
         raise NotImplementedError
 
@@ -194,10 +182,7 @@ class Task(abc.ABC):
         return end - first, self.config.model.hidden_size
 
     def text_tokens(self, batch: Mapping[str, np.ndarray]) -> np.ndarray | None:
-        """Returns the tokens of a batch's text, int [n], without padding and special tokens: for the entropy.
-
-        None if the task does not predict tokens, and the entropy says nothing.
-        """
+        """Returns the tokens of a batch's text, int [n], without padding and special ones; None if it predicts none."""
         return None
 
     @property
@@ -249,11 +234,7 @@ class Task(abc.ABC):
         return tf.stack([sums[name] for name in self.sums])
 
     def loss(self, sums: Mapping[str, tf.Tensor], weights: tf.Tensor) -> tf.Tensor:
-        """Returns the part of the global batch's loss that comes from a micro-batch with these sums, a scalar.
-
-        Over all micro-batches and ranks it adds up to the loss. The weights, [len(losses)], are `loss_weights` summed
-        over the global batch.
-        """
+        """Returns what a micro-batch adds to the loss, given the global batch's `loss_weights`: a scalar."""
         shares = [sums[mean.total] / weight for mean, weight in zip(self.losses, tf.unstack(weights), strict=True)]
         return sum(shares[1:], shares[0])
 

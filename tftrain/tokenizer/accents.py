@@ -17,8 +17,7 @@ from tftrain.tokenizer.normalization import without_accents
 # Share of the letters: where stripping changes more, `auto` keeps accents, and where it takes more, a warning says so.
 FEW = 0.001
 _SHOWN = 6
-# They choose the form of a symbol, and spell nothing.
-_VARIATION_SELECTORS = {*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)}
+_VARIATION_SELECTORS = {*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)}  # They spell nothing.
 _NO_LETTER = "\u25cc"
 
 _nfd = NFD().normalize_str

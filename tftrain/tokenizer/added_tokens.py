@@ -28,10 +28,8 @@ def with_added(
 ) -> tuple[Vocabulary, bytes | None]:
     """Returns a vocabulary with the tokens that the files in a folder add, and the tokenizer in the library's format.
 
-    The second is None if they add nothing to the vocabulary and its special tokens.
-
-    Raises:
-        DataError: a file is damaged, or an id is not that of its token or leaves out a number.
+    The second is None if they add nothing to the vocabulary and its special tokens. Raises a DataError if a file is
+    damaged, or an id is not that of its token or leaves out a number.
     """
     found: dict[str, dict[str, Any]] = {}
     roles, special = vocabulary.roles, {vocabulary.tokens[number] for number in vocabulary.roles.special}

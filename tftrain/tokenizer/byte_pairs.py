@@ -17,12 +17,9 @@ from tftrain.files.errors import DataError
 from tftrain.tokenizer.pipelines import encode, library, prepared, vocabulary_of, with_ends
 from tftrain.tokenizer.vocabulary import END_OF_TEXT, LONGEST_TOKEN, Vocabulary, byte_characters, read_file, read_text
 
-# One printable character for each byte.
 ALPHABET = tuple(sorted(byte_characters()))
-# A byte is a character of at most two bytes in the vocabulary.
-_LONGEST_LEARNED = LONGEST_TOKEN // 2
-# A pair that occurs once is not worth a token.
-_MIN_FREQUENCY = 2
+_LONGEST_LEARNED = LONGEST_TOKEN // 2  # A byte is a character of at most two bytes in the vocabulary.
+_MIN_FREQUENCY = 2  # A pair that occurs once is not worth a token.
 # Characters of one to four bytes, words, numbers, and spaces of several kinds.
 _SAMPLE = "".join(map(chr, range(0x800))) + " a  b\n\n c\t\u4e00\u3000\U0001f600\U0010ffff don't 1234"
 
@@ -30,17 +27,11 @@ _SAMPLE = "".join(map(chr, range(0x800))) + " a  b\n\n c\t\u4e00\u3000\U0001f600
 def learn_byte_pairs(
     texts: Iterable[list[str]], vocab_size: int, special: Sequence[str] = (END_OF_TEXT,)
 ) -> tuple[Vocabulary, bytes]:
-    """Learns a vocabulary: the special tokens, the 256 bytes and the pairs that occur most often.
+    """Learns a vocabulary: the special tokens, the 256 bytes and the pairs that occur most often in lists of texts.
 
-    The result depends on the texts only, and not on their order or on the number of threads.
-
-    Args:
-        texts: lists of texts.
-        vocab_size: tokens; at least the 256 bytes and the special tokens. A small text gives fewer.
-        special: END_OF_TEXT; or SPECIAL_TOKENS, and then transformers reads a text as [CLS] text [SEP].
-
-    Returns:
-        The vocabulary, and the tokenizer in the library's format (tokenizer.json).
+    The result depends on the texts only, and not on their order or on the number of threads. The size is at least that
+    of the bytes and special tokens; a small text gives fewer. With SPECIAL_TOKENS as special tokens, transformers reads
+    a text as [CLS] text [SEP]. Returns the vocabulary, and the tokenizer in the library's format (tokenizer.json).
     """
     tokenizer = _byte_level(models.BPE())
     trainer = trainers.BpeTrainer(
@@ -58,12 +49,9 @@ def learn_byte_pairs(
 def read_byte_pairs(path: str) -> tuple[Vocabulary, bytes]:
     """Reads an existing vocabulary, and returns what `learn_byte_pairs` does.
 
-    Args:
-        path: a tokenizer.json of `tokenizers`; or GPT-2's vocab.json, with merges.txt beside it. The names may have
-            a prefix, such as gpt2-vocab.json and gpt2-merges.txt.
-
-    Raises:
-        DataError: a file cannot be read, or is not a byte-level BPE that gives every text back exactly, or in NFC.
+    The path is a tokenizer.json of `tokenizers`; or GPT-2's vocab.json, with merges.txt beside it. The names may have a
+    prefix, such as gpt2-vocab.json and gpt2-merges.txt. Raises a DataError if a file can't be read, or is not a
+    byte-level BPE that gives every text back exactly, or in NFC.
     """
     data = read_file(path, _EXPECTED)
     try:
@@ -118,7 +106,6 @@ def _byte_level(model: models.BPE) -> Tokenizer:
 
 
 def _from_gpt2(path: str, vocabulary: dict[str, Any]) -> Tokenizer:
-    """Returns the tokenizer of a vocab.json and the merges.txt beside it."""
     if not vocabulary or not all(type(number) is int and 0 <= number < 1 << 31 for number in vocabulary.values()):
         raise DataError(f"{path}: not a vocabulary of tokens with their ids; {_EXPECTED}")
     folder, name = os.path.split(path)

@@ -11,13 +11,11 @@ from collections.abc import Callable
 
 from tokenizers import normalizers, pre_tokenizers
 
-# A longer word is [UNK], as in the original BERT and in `tokenizers`.
-LONGEST_WORD = 100
+LONGEST_WORD = 100  # A longer one is [UNK], as in the original BERT and in `tokenizers`.
 # Thai, Lao, Tibetan, Myanmar, Khmer, New Tai Lue to Tai Tham, and kana. Their words are not separated by spaces.
 _SPACELESS = re.compile(f"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u1980-\u1aaf\u3041-\u30ff]{{{LONGEST_WORD + 1},}}")
 _PLANES = (0, 1, 2, 14, 15, 16)  # those of Unicode with characters
-# No character becomes this one, and it stays between two characters.
-_SEPARATOR = "\U0010ffff"
+_SEPARATOR = "\U0010ffff"  # No character becomes this one, and it stays between two characters.
 _STRIP_ACCENTS = normalizers.BertNormalizer(
     clean_text=False, handle_chinese_chars=False, strip_accents=True, lowercase=False
 )

@@ -69,11 +69,7 @@ def _hide(content: dict[str, Any], unspelled: Set[str]) -> None:
 
 
 def read_file(path: str) -> tuple[Vocabulary, bytes]:
-    """Reads a tokenizer.json of any kind, or sentencepiece's .model; returns the vocabulary and the former's bytes.
-
-    Raises:
-        DataError: the library can't read it, or it has more than this project can do.
-    """
+    """Returns the vocabulary and the bytes of a tokenizer.json, or of one made of a .model; raises a DataError."""
     data, folder = vocabulary.read_file(path, _EXPECTED), os.path.dirname(path)
     if path.endswith(".model"):
         tokenizer_class = roles.read_object(folder, roles.SETTINGS).get("tokenizer_class")
@@ -136,9 +132,8 @@ def _check_maps(normalizer: Any) -> None:
 def vocabulary_of(tokenizer: Tokenizer, path: str, kind: str, folder: str | None) -> Vocabulary:
     """Returns the tokens by id with the roles that the tokenizer assigns and, if there is a folder, files in it.
 
-    Raises:
-        DataError: an id is left out, texts have other tokens around them than an encoder's, or `check_tokens` refuses
-            the tokens.
+    Raises a DataError if an id is left out, texts have other tokens around them than an encoder's, or `check_tokens`
+    refuses the tokens.
     """
     ids = tokenizer.get_vocab(with_added_tokens=True)
     tokens = tuple(sorted(ids, key=ids.__getitem__))

@@ -68,10 +68,8 @@ def write(folder: Path, tokenizer: Tokenizer, longest: int | None = None) -> Non
 def read(folder: Path) -> Tokenizer | None:
     """Reads the tokenizer of a folder; None if there is no vocabulary in it.
 
-    Where no file says whether text is lower-cased, the vocabulary does: a cased one has upper-case letters.
-
-    Raises:
-        FormatError: a file is damaged or a link that leads out, or this project does not have such a tokenizer.
+    Where no file says whether text is lower-cased, the vocabulary does: a cased one has upper-case letters. Raises a
+    FormatError if a file is damaged or a link that leads out, or this project does not have such a tokenizer.
     """
     names.check_links(folder, FormatError)
     for file in (folder / CHAT_TEMPLATES).glob("*.jinja"):
@@ -87,7 +85,6 @@ def read(folder: Path) -> Tokenizer | None:
 
 
 def _of_library(folder: Path, kind: str, settings: dict[str, Any]) -> Tokenizer:
-    """Returns a byte-level BPE, or a tokenizer in another format of the library `tokenizers`."""
     names_of = ("tokenizer.json", "vocab.json", *sentencepiece_model.FILES)
     file = next(folder / name for name in names_of if (folder / name).is_file())
     vocabulary, model = (read_byte_pairs if kind == "bpe" else pipelines.read_file)(str(file))
@@ -98,7 +95,6 @@ def _of_library(folder: Path, kind: str, settings: dict[str, Any]) -> Tokenizer:
 
 
 def _of_words(folder: Path, kind: str, settings: dict[str, Any]) -> Tokenizer:
-    """Returns a WordPiece or a model of sentencepiece with tftrain's vocabulary beside it."""
     path = folder / "tokenizer.json"
     has_vocabulary = (folder / VOCAB).is_file()
     vocabulary = read_vocabulary(str(folder / VOCAB), kind) if has_vocabulary else _from_tokenizer_json(path)
@@ -173,7 +169,6 @@ def _of_decoder(tokenizer: Tokenizer, settings: dict[str, Any], file: Path) -> T
 
 
 def _special(tokenizer: Tokenizer, settings: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Returns the special tokens that the settings name, other than the defaults."""
     defaults, tokens = tokenizer.named_tokens, set(tokenizer.vocabulary.tokens)
     named = {name: content_of(settings.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
     return tuple((name, token) for name, token in named.items() if token in tokens and token != defaults.get(name))
@@ -198,7 +193,6 @@ def _check_words(folder: Path, settings: dict[str, Any]) -> None:
 
 
 def _bert_normalizer(content: dict[str, Any]) -> dict[str, Any]:
-    """Returns the settings of the BertNormalizer in the content of tokenizer.json, if there is one."""
     normalizer = content.get("normalizer")
     return normalizer if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer" else {}
 
@@ -222,7 +216,6 @@ def _library_kind(content: dict[str, Any]) -> str | None:
 
 
 def _from_tokenizer_json(path: Path) -> Vocabulary:
-    """Returns the WordPiece vocabulary in a file of the library `tokenizers`."""
     model = read_json(path).get("model")
     ids = model.get("vocab") if isinstance(model, dict) else None
     if not isinstance(ids, dict) or sorted(ids.values()) != list(range(len(ids))):

@@ -143,10 +143,8 @@ def read_text(path: str, expected: str) -> str:
 def read_vocabulary(path: str, tokenizer_type: str, roles: Roles | None = None) -> Vocabulary:
     """Reads a vocabulary: a UTF-8 text file with one token a line, in the format of BERT's vocab.txt.
 
-    Without roles, they are those that files beside it assign.
-
-    Raises:
-        DataError: the file cannot be read, or `check_tokens` refuses its tokens.
+    Without roles, they are those that files beside it assign. Raises a DataError if the file can't be read, or
+    `check_tokens` refuses its tokens.
     """
     lines = read_text(path, "expected a vocabulary, one token a line").split("\n")
     tokens = tuple(line.removesuffix("\r") for line in lines)
@@ -159,11 +157,10 @@ def read_vocabulary(path: str, tokenizer_type: str, roles: Roles | None = None) 
 
 
 def check_tokens(tokens: tuple[str, ...], path: str, tokenizer_type: str, roles: Roles | None = None) -> None:
-    """Checks that tokens are a valid vocabulary. Token n is on line n + 1 of the file `path`, for the error message.
+    """Raises a DataError unless tokens are a valid vocabulary. Token n is on line n + 1 of the file `path`.
 
-    Raises:
-        DataError: a role has no token, the mask has another role, there is no ordinary token, a token occurs twice,
-            there are too many tokens, or a token is too long or contains a line break or NUL.
+    It names a role without a token, a mask with another role, a vocabulary without an ordinary token or with too many,
+    and a token that occurs twice, is too long or contains a line break or NUL.
     """
     roles = roles or of_tokens(tokens)
     if len(tokens) > MAX_TOKENS:

@@ -23,19 +23,13 @@ from tftrain.tokenizer import tokenizer_files
 
 logger = logging.getLogger(__name__)
 
-# TensorFlow Serving takes the folder with the largest number as the version to serve.
-VERSION = "1"
+VERSION = "1"  # TensorFlow Serving serves the folder with the largest number.
 WITH_TEXT_OPS = "text"
-# The classes of a fine-tuned model, one a line, in the order of its logits.
-LABELS = "labels.txt"
+LABELS = "labels.txt"  # the classes of a fine-tuned model, one a line, in the order of its logits
 
 
 def write(config: ExportConfig) -> None:
-    """Writes the model into a folder that appears when it is complete, and logs what it is and how it compares.
-
-    Raises:
-        RunError, OSError: the message names the file or the flag.
-    """
+    """Writes the model into a folder that appears when it is complete, and logs what it is and how it compares."""
     settings = config.export
     is_onnx = settings.format == "onnx"
     if is_onnx:
@@ -83,7 +77,6 @@ def one_line_of(label: str) -> str:
 
 
 def _check_threshold(config: ExportConfig, task: str, why: str) -> None:
-    """Raises a RunError if `--null_score_threshold` is given and there is no signature that it is for."""
     threshold = config.export.null_score_threshold
     if threshold is None or (task == "question_answering" and not why):
         return
@@ -94,11 +87,7 @@ def _check_threshold(config: ExportConfig, task: str, why: str) -> None:
 
 
 def write_saved_models(folder: Path, source: ServedModel, built: Mapping[str, Signature]) -> dict[str, Function]:
-    """Writes the SavedModel that needs only TensorFlow, and one with tensorflow-text if the tokenizer needs that.
-
-    Returns:
-        The functions on token ids of what was written, by name.
-    """
+    """Writes SavedModels without and, if needed, with tensorflow-text; returns their functions on token ids."""
     bare = built
     if source.text and source.text.needs_tensorflow_text:
         bare = {name: signature for name, signature in built.items() if not signature.takes_text}

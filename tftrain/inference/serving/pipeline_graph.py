@@ -34,11 +34,7 @@ class PipelineGraph(tf.Module):
     needs_tensorflow_text: bool = False  # whether there are ops of tensorflow-text
 
     def __init__(self, model: bytes, unspelled: Collection[str], mask: str | None):
-        """Takes the special tokens that no text spells, and the one that a call with `with_mask` finds, if any.
-
-        Raises:
-            ValueError: something has no ops; the message says what.
-        """
+        """Takes the tokens that no text spells, and the mask that calls find; a ValueError says what has no ops."""
         super().__init__()
         # The library reads numbers with an error of their last bit, which decides between paths of one score.
         content = json.loads(Tokenizer.from_buffer(model).to_str())
@@ -104,7 +100,6 @@ class PipelineGraph(tf.Module):
         raise ValueError(f"its normalizer has {kind}")
 
     def _add_words(self, own: Mapping[str, Any] | None, splits: list[Step], is_normalized: bool) -> None:
-        """Adds what divides texts into words to `splits`."""
         kind = own["type"] if own else "Sequence"
         if kind == "Sequence":
             for each in (own or {}).get("pretokenizers", ()):
@@ -205,7 +200,6 @@ def _byte_words() -> Step:
 
 
 def _composed(steps: Sequence[Step]) -> Step:
-    """Returns what takes the steps one after another."""
     return lambda texts: functools.reduce(lambda x, step: step(x), steps, texts)
 
 

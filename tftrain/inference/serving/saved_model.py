@@ -7,8 +7,7 @@ import tensorflow as tf
 
 from tftrain.inference.serving.signatures import ServedModel, Signature
 
-# TensorFlow Serving calls it where a request names none.
-DEFAULT = "serving_default"
+DEFAULT = "serving_default"  # which TensorFlow Serving calls where a request names none
 
 
 def write(path: Path, source: ServedModel, signatures: Mapping[str, Signature]) -> None:
