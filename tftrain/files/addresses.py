@@ -1,7 +1,6 @@
 """Files at addresses such as s3://bucket/text.jsonl: lists, reads and writes them with retries, through fsspec.
 
-An address begins with a protocol and "://". Credentials and endpoints are those that fsspec's file systems find: in
-their environment variables and in fsspec's configuration files.
+An address begins with a protocol and "://". fsspec finds credentials and endpoints in the environment and its files.
 """
 
 import contextlib
@@ -113,10 +112,8 @@ def list_files(address: str) -> list[str]:
     """Returns the addresses of a file, of all files below a folder, or of what matches a glob; sorted.
 
     A name that exists is not read as a glob. A glob finds hidden files, whose names begin with a dot, only if it has
-    such a name, and a folder never. A folder of https:// ends with "/". An address of file:// gives local paths.
-
-    Raises:
-        OSError: the address can't be listed, for instance because the package for its protocol is missing.
+    such a name, and a folder never. A folder of https:// ends with "/". An address of file:// gives local paths. Raises
+    an OSError if it can't be listed, for instance because the package for its protocol is missing.
     """
     system, path = _system(address)
     root, pattern = path.rstrip("/"), ""
@@ -200,10 +197,7 @@ def download_all(address: str, files: Iterable[str], folder: Path) -> None:
 
 @_retried
 def upload(address: str, path: str | os.PathLike) -> None:
-    """Copies a local file to an address, and checks its size there; raises OSError.
-
-    Object stores show a file when it is complete.
-    """
+    """Copies a file to an address, where it appears when it is complete, and checks its size; raises OSError."""
     (system, name), size = _system(address), os.path.getsize(path)
     system.put_file(str(path), name)
     system.invalidate_cache()

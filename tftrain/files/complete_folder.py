@@ -18,10 +18,7 @@ logger = logging.getLogger(__name__)
 def complete_folder(path: Path) -> Iterator[Path]:
     """Gives a folder to write into, and moves it at the end to its place, which does not exist or is empty.
 
-    An exception deletes it.
-
-    Raises:
-        OSError: it can't be written.
+    An exception deletes it. Raises an OSError if it can't be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}_"))

@@ -42,11 +42,7 @@ def flush(path: Path) -> None:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Writes a small file and flushes it; after a crash or on a full disk, the file is complete or does not exist.
-
-    Raises:
-        OSError: it can't be written; the error names the file.
-    """
+    """Writes a small file and flushes it: whole, or not at all, after a crash too; an OSError names the file."""
     temporary = path.with_name(f".{path.name}.new")
     try:
         temporary.unlink(missing_ok=True)

@@ -18,8 +18,7 @@ def lines(value: str, form: str) -> list[str]:
 def of_file(path: str, form: str, max_bytes: int = 1 << 20) -> list[str]:
     """Returns the lines of a file as they are, but without comments, which are from "#" to the end of a line.
 
-    Raises:
-        ValueError: the file can't be read; the message says why, and `form`.
+    Raises a ValueError with `form` and the reason if it can't be read.
     """
     try:
         text = read_small(path, max_bytes).decode("utf-8-sig")

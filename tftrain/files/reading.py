@@ -1,7 +1,6 @@
 """Reads small files whole, and refuses large files and files that are not regular.
 
-Manifests, vocabularies, indexes and flagfiles are read by this module, so that no path can block a program (a pipe, a
-device) or fill its memory.
+Manifests, vocabularies, indexes and flagfiles are read here, so that no pipe or device blocks, or fills the memory.
 """
 
 import errno
@@ -19,10 +18,7 @@ _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
 def expanded(value: str) -> str:
     """Returns a path, or a list with paths, with `~` and variables as a shell replaces them; not in addresses of HTTP.
 
-    A name that exists may have "$" in it.
-
-    Raises:
-        ValueError: a variable is not set, or there are quotes, as on a line of a flagfile.
+    A name that exists may have "$" in it. A variable that is not set is a ValueError, and so are quotes.
     """
 
     def variable(match: re.Match) -> str:
@@ -61,11 +57,7 @@ def pointer(path: str | os.PathLike) -> str:
 
 
 def read_small(path: str, limit: int) -> bytes:
-    """Returns the content of a file of at most `limit` bytes.
-
-    Raises:
-        OSError: the file can't be read, is not regular, or is too large; `strerror` gives the reason.
-    """
+    """Returns what a regular file of at most `limit` bytes has; raises an OSError whose `strerror` says why not."""
     # Without O_NONBLOCK, opening a pipe waits until another process opens its other end.
     with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
         mode = os.fstat(file.fileno()).st_mode
