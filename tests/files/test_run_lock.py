@@ -12,11 +12,12 @@ import time
 
 import pytest
 
-from tests.kit.ranks import ROOT, run_ranks, started_ranks
+from tests.kit.ranks import ROOT, started_ranks
 from tests.kit.runs import SMALL
-from tftrain.checkpoint import folder
+from tftrain import run
 from tftrain.files.run_lock import NAME, RunLock
 from tftrain.host.exit_codes import ExitCode
+from tftrain.train import process
 
 HOLD = """
 import sys, time
@@ -101,22 +102,19 @@ def test_a_file_system_without_locks_gives_a_warning(tmp_path, monkeypatch, caps
 
 
 @pytest.mark.multirank
-def test_a_second_run_is_refused_on_every_rank_and_the_first_goes_on(tmp_path):
-    settings = [*SMALL, "--global_batch_size=4", f"--output_dir={tmp_path}", "--eval_every=-1", "--checkpoint_every=5"]
-    args = ["-m", "tftrain.run", *settings]
-    with started_ranks(2, [*args, "--max_steps=1000000"]) as first:
-        first.wait_for("step_")
-        for process in first.processes:  # It holds its lock, and leaves the cores to the others.
-            process.send_signal(signal.SIGSTOP)
-        with started_ranks(2, [*args, "--max_steps=9", "--resume=none"]) as second:
-            assert second.codes([0, 1], 60) == [ExitCode.WRONG_FLAGS] * 2
-            holder = f"process {first.processes[0].pid} on host {platform.node()}, started 20"
-            assert f"--output_dir={tmp_path}: another run writes there: {holder}" in second.output(0)
-        run_ranks(1, [*args, "--mode=evaluate", "--eval_examples=1"])  # Reading is allowed.
-        assert not list(folder.checkpoint_folder(tmp_path).glob("set_aside*"))
-        for process in first.processes:
-            process.send_signal(signal.SIGCONT)
-        before = len((tmp_path / "metrics.jsonl").read_bytes())
-        while len((tmp_path / "metrics.jsonl").read_bytes()) == before:
-            assert [process.poll() for process in first.processes] == [None, None]
-            time.sleep(0.05)
+def test_a_second_run_is_refused_on_every_rank(tmp_path, holder):
+    settings = [*SMALL, "--global_batch_size=4", f"--output_dir={tmp_path}", "--max_steps=9"]
+    with started_ranks(2, ["-m", "tftrain.run", *settings]) as second:
+        assert second.codes([0, 1], 60) == [ExitCode.WRONG_FLAGS] * 2
+        said = f"--output_dir={tmp_path}: another run writes there: process {holder.pid} on host {platform.node()}, "
+        assert said in second.output(0)
+
+
+@pytest.mark.parametrize(("mode", "is_locked"), [("train", True), ("evaluate", False)])
+def test_a_run_holds_the_lock_of_its_folder_unless_it_reads_alone(ramped, monkeypatch, mode, is_locked):
+    (ramped / NAME).unlink(missing_ok=True)
+    found = []
+    monkeypatch.setattr(process, "run", lambda *_: found.append((ramped / NAME).exists()) or 0)
+    monkeypatch.setattr(run, "prepare_process", lambda *_, **__: None)
+    assert run.main(["tftrain.run", f"--mode={mode}", f"--output_dir={ramped}"]) == 0
+    assert found == [is_locked]
