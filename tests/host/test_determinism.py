@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tests.kit.ranks import run_ranks
 from tftrain.host import determinism
-from tftrain.host.exit_codes import ExitCode
+from tftrain.train import process
 
 SIZES = "--num_hidden_layers=1 --hidden_size=16 --num_attention_heads=2 --vocab_size=67 --max_seq_length=16"
 SMALL = (*SIZES.split(), "--synthetic_data", "--global_batch_size=8", "--max_steps=3", "--log_every=1")
@@ -42,34 +42,11 @@ REASONS = (
 @pytest.mark.parametrize("reason", REASONS)
 def test_the_reason_is_found_in_the_words_of_tensorflow_and_xla(reason):
     error = tf.errors.UnimplementedError(None, None, f"Graph execution error:\n\n{reason}\n\t [[node]]")
-    assert f"--deterministic: an op has no deterministic form on this device: {reason}" in str(
-        determinism.error_of_op(error)
-    )
-
-
-FAILING_RUN = f"""
-import sys
-import tensorflow as tf
-from tftrain import run
-from tftrain.train import loop
-
-def train(*args):
-    raise tf.errors.UnimplementedError(None, None, {REASONS[0]!r})
-
-loop.train = train
-sys.exit(run.main(["tftrain.run", *sys.argv[1:]]))
-"""
-
-
-def test_an_op_without_a_deterministic_form_ends_the_run_with_a_line(tmp_path):
-    args = ["-c", FAILING_RUN, *SMALL, "--deterministic", f"--output_dir={tmp_path}"]
-    output = run_ranks(1, args, expected_code=int(ExitCode.FAILED))
-    assert f"--deterministic: an op has no deterministic form on this device: {REASONS[0]}; leave out" in output
-    assert "Traceback" not in output
-
-
-def test_another_error_keeps_its_own_words():
-    assert determinism.error_of_op(ValueError("Incompatible shapes: [2] vs. [3]")) is None
+    cause = process.cause_of(error, deterministic=True)
+    assert f"--deterministic: an op has no deterministic form on this device: {reason}; leave out" in str(cause)
+    assert process.cause_of(error, deterministic=False) is None
+    other = tf.errors.UnimplementedError(None, None, "Incompatible shapes: [2] vs. [3]")
+    assert process.cause_of(other, deterministic=True) is None
 
 
 @pytest.mark.multirank
