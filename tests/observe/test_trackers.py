@@ -9,31 +9,28 @@ import time
 import pytest
 
 from tests.kit.runs import configured, train_alone
+from tests.kit.waiting import wait_until
 from tftrain.config.fields import ConfigError
 from tftrain.host.exit_codes import ExitCode
 from tftrain.observe import trackers
 from tftrain.observe.metrics import read_rows
 
 
-@pytest.fixture
-def train(tmp_path, monkeypatch):
-    """Trains to a step and reports; returns the rows of metrics.jsonl with a loss."""
+@pytest.fixture(autouse=True)
+def _without_network(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path}/mlruns")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
 
-    def run(names, steps=4):
-        given = (f"--report_to={names}", f"--output_dir={tmp_path}/run", f"--max_steps={steps}", "--eval_every=2")
-        assert train_alone(*given) == ExitCode.DONE
-        return [row for row in read_rows(tmp_path / "run/metrics.jsonl") if "loss" in row]
 
-    return run
-
-
-def test_mlflow_has_one_run_with_all_rows_the_flags_and_the_curve(train, tmp_path):
+def test_mlflow_and_csv_have_one_run_with_all_rows_the_flags_and_the_curve(tmp_path):
     mlflow = pytest.importorskip("mlflow")
-    train("mlflow")
-    rows = train("mlflow", steps=6)
+    folder = tmp_path / "run"
+    for steps in (4, 6):
+        given = ("--report_to=csv,mlflow", f"--output_dir={folder}", f"--max_steps={steps}", "--eval_every=2")
+        assert train_alone(*given) == ExitCode.DONE
+    written = read_rows(folder / "metrics.jsonl")
+    rows = [row for row in written if "loss" in row]
     client = mlflow.MlflowClient()
     (found,) = client.search_runs([client.get_experiment_by_name("tftrain").experiment_id])
     losses = client.get_metric_history(found.info.run_id, "train/loss")
@@ -45,14 +42,15 @@ def test_mlflow_has_one_run_with_all_rows_the_flags_and_the_curve(train, tmp_pat
     assert {each.path for each in client.list_artifacts(found.info.run_id)} == {"config.json", "loss_curve.png"}
     assert found.info.status == "FINISHED"
     assert re.search(r"held-out at +6/ +6", found.data.tags["last_line"])
-    assert not (tmp_path / "run/tensorboard").exists()
+    assert not (folder / "tensorboard").exists()
+    with (folder / "metrics.csv").open() as file:
+        table = [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
+    assert table == [{name: value for name, value in row.items() if value is not None} for row in written]
 
 
-def test_mlflow_has_the_losses_of_sources_in_a_folder(tmp_path, monkeypatch):
+def test_mlflow_has_the_losses_of_sources_in_a_folder(tmp_path):
     """There, a metric is a file, so no other metric can lie below its name."""
     mlflow = pytest.importorskip("mlflow")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path}/mlruns")
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     tracker = trackers.Mlflow(tmp_path, {}, None)
     values = {"train/lm_loss": 3.0, "train/lm_loss/wiki": 2.0, "train/lm_loss/..": 4.0, "eval/lm_loss/a": 1.0}
     tracker.log(1, values)
@@ -61,66 +59,48 @@ def test_mlflow_has_the_losses_of_sources_in_a_folder(tmp_path, monkeypatch):
     }
 
 
-def records(content):
-    """Yields the records of a log in the format of LevelDB, which begins after wandb's own header of 7 bytes."""
-    at, record = 7, b""
-    while at + 7 <= len(content):
-        if (left := 32768 - at % 32768) < 7:  # No header begins at the end of a block.
-            at += left
-            continue
-        _, size, kind = struct.unpack_from("<IHB", content, at)
-        record += content[at + 7 : at + 7 + size]
-        at += 7 + size
-        if kind in (1, 4):  # a whole record, or the last part of one
-            yield record
-            record = b""
-
-
-def in_wandb(folder):
-    """Returns the losses of steps, the ids of runs and their configurations, as written so far."""
+def records(folder):
+    """Yields the records of wandb so far: a log in the format of LevelDB after wandb's own header of 7 bytes."""
     from wandb.proto import wandb_internal_pb2
 
-    losses, ids, configs = [], set(), []
-    for path in sorted(folder.glob("offline-run-*/run-*.wandb")):
-        for data in records(path.read_bytes()):
-            record = wandb_internal_pb2.Record()
-            record.ParseFromString(data)
-            if record.HasField("run"):
-                ids.add(record.run.run_id)
-                configs.append({item.key: json.loads(item.value_json) for item in record.run.config.update})
-            values = {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
-            if "train/loss" in values:
-                losses.append((json.loads(values["step"]), pytest.approx(json.loads(values["train/loss"]))))
-    return losses, ids, configs
+    for path in sorted(folder.glob("wandb/offline-run-*/run-*.wandb")):
+        content, at, data = path.read_bytes(), 7, b""
+        while at + 7 <= len(content):
+            if (left := 32768 - at % 32768) < 7:  # No header begins at the end of a block.
+                at += left
+                continue
+            _, size, kind = struct.unpack_from("<IHB", content, at)
+            data += content[at + 7 : at + 7 + size]
+            at += 7 + size
+            if kind in (1, 4):  # a whole record, or the last part of one
+                yield wandb_internal_pb2.Record.FromString(data)
+                data = b""
 
 
-def test_wandb_has_one_run_with_all_rows_and_the_flags(train, tmp_path):
+def test_wandb_has_one_run_with_all_rows_the_flags_and_each_exit_code(tmp_path):
     pytest.importorskip("wandb")
-    train("tensorboard,wandb")
-    rows = train("tensorboard,wandb", steps=6)
-    end = time.monotonic() + 30  # wandb's own process may still write.
-    while len((written := in_wandb(tmp_path / "run/wandb"))[0]) < len(rows) and time.monotonic() < end:
-        time.sleep(0.1)
-    losses, ids, configs = written
-    assert losses == [(row["step"], row["loss"]) for row in rows]
-    assert len(ids) == 1
-    assert configs[0]["hidden_size"] == 32
-    assert (tmp_path / "run/tensorboard").exists()
-
-
-def test_csv_is_the_table_of_metrics_jsonl(train, tmp_path):
-    train("csv")
-    with (tmp_path / "run/metrics.csv").open() as file:
-        table = [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
-    expected = read_rows(tmp_path / "run/metrics.jsonl")
-    assert table == [{name: value for name, value in row.items() if value is not None} for row in expected]
+    for steps, code in ((range(1, 5), 75), (range(5, 7), 0)):
+        found = trackers.Trackers(["wandb"], tmp_path, {"hidden_size": 32}, is_resumed=code == 0)
+        for step in steps:
+            found.log(step, {"train/loss": 1 / step})
+        found.close([tmp_path / "nosuch.png"], "the last line", code)
+    codes = lambda: [each.exit.exit_code for each in records(tmp_path) if each.HasField("exit")]  # noqa: E731
+    wait_until(lambda: codes() == [75, 0], 30, lambda: str(codes()))  # wandb's own process may still write.
+    written = [*records(tmp_path)]
+    runs = [each.run for each in written if each.HasField("run")]
+    assert len({run.run_id for run in runs}) == 1
+    assert {item.key: item.value_json for item in runs[0].config.update}["hidden_size"] == "32"
+    rows = [
+        {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in each.history.item}
+        for each in written
+    ]
+    losses = [(row["step"], row["train/loss"]) for row in rows if "train/loss" in row]
+    assert losses == [(step, pytest.approx(1 / step)) for step in range(1, 7)]
 
 
 @pytest.mark.parametrize(("code", "status"), [(0, "FINISHED"), (75, "KILLED"), (143, "KILLED"), (76, "FAILED")])
 def test_mlflow_knows_how_a_run_ended_though_no_file_of_it_arrives(tmp_path, monkeypatch, code, status):
     mlflow = pytest.importorskip("mlflow")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path}/mlruns")
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "broken")
     client = mlflow.MlflowClient()
     client.create_experiment("broken", artifact_location="file:///proc/nowhere")
@@ -135,23 +115,6 @@ def test_mlflow_knows_how_a_run_ended_though_no_file_of_it_arrives(tmp_path, mon
     assert json.loads((tmp_path / "trackers.json").read_text()) == {"mlflow": run.info.run_id}
 
 
-def test_wandb_has_the_exit_code_of_the_run(tmp_path, monkeypatch):
-    pytest.importorskip("wandb")
-    from wandb.proto import wandb_internal_pb2
-
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    trackers.Trackers(["wandb"], tmp_path, {}, False).close([tmp_path / "nosuch.png"], "the last line", 75)
-    codes, end = [], time.monotonic() + 30  # wandb's own process may still write.
-    while not codes and time.monotonic() < end:
-        time.sleep(0.1)
-        (path,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
-        for data in records(path.read_bytes()):
-            record = wandb_internal_pb2.Record()
-            record.ParseFromString(data)
-            codes += [record.exit.exit_code] if record.HasField("exit") else []
-    assert codes == [75]
-
-
 def test_a_damaged_file_of_numbers_is_named_and_a_new_run_begins(tmp_path, caplog):
     (tmp_path / "trackers.json").write_text('{"csv": ')
     trackers.Trackers(["csv"], tmp_path, {}, is_resumed=True).close([], "", 0)
@@ -160,6 +123,7 @@ def test_a_damaged_file_of_numbers_is_named_and_a_new_run_begins(tmp_path, caplo
 
 class Broken:
     id = None
+    ends = []  # noqa: RUF012
 
     def __init__(self, folder, config, known):
         self.rows = 0
@@ -170,7 +134,7 @@ class Broken:
             raise ConnectionError("the server\nis gone")
 
     def close(self, pictures, last_line, code):
-        assert (self.rows, code) == (6, 0), "the later rows and the end arrive"
+        self.ends.append((self.rows, code))
 
 
 class Slow(Broken):
@@ -179,19 +143,23 @@ class Slow(Broken):
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"),
+    ("kind", "words", "ends"),
     [
-        (Broken, "--report_to=csv: ConnectionError: the server is gone; it may lack rows, metrics.jsonl has all rows"),
-        (Slow, "--report_to=csv: it has not taken all rows after 1 s; the run ends"),
+        (Broken, "ConnectionError: the server is gone; it may lack rows, metrics.jsonl has all rows", [(6, 75)]),
+        (Slow, "it has not taken all rows after 1 s; the run ends", []),
     ],
 )
-def test_a_tracker_that_fails_or_hangs_is_named_and_costs_no_step(train, monkeypatch, caplog, kind, words):
+def test_a_tracker_that_fails_or_hangs_is_named_and_costs_no_step(tmp_path, monkeypatch, caplog, kind, words, ends):
     monkeypatch.setitem(trackers.KINDS, "csv", kind)
     monkeypatch.setattr(trackers, "EXIT_SECONDS", 1.0)
-    begin = time.monotonic()
-    assert [row["step"] for row in train("csv")] == [1, 2, 3, 4]
-    assert time.monotonic() - begin < 50
-    assert words in caplog.text
+    kind.ends.clear()
+    begin, found = time.monotonic(), trackers.Trackers(["csv"], tmp_path, {}, False)
+    for step in range(6):
+        found.log(step, {})
+    found.close([], "", 75)
+    assert time.monotonic() - begin < 10
+    assert kind.ends == ends, "the later rows and the end arrive"
+    assert f"--report_to=csv: {words}" in caplog.text
     assert caplog.text.count("--report_to") == 1
 
 
