@@ -42,27 +42,37 @@ def test_state_is_what_its_variables_take_and_what_was_expected(args, state):
     config = configured(*GROWN, *args)
     run = new_run(config, Mesh())
     found = memory.state_bytes(run.task.model.named_variables().values(), run.optimizer.state)
-    sizes = dict(zip(("weights", "master_weights", "moments"), (WEIGHTS * size for size in state), strict=True))
+    sizes = dict(zip(memory.STATE, (WEIGHTS * size for size in state), strict=True))
     assert found == sizes
     foreseen = planned_memory(config, 1)
     assert {kind: foreseen[kind] for kind in sizes} == sizes
     assert memory.state_line(run) == f"state bytes per rank: {WEIGHTS * sum(state)}"
 
 
+SUMS = ("gradients", "accumulation", "communication")
+SAVES = ("--max_steps=4", "--checkpoint_every=2")
+
+
 @pytest.mark.parametrize(
-    ("args", "ranks", "sizes"),
+    ("args", "ranks", "kinds", "bytes_of_a_weight"),
     [
-        ((), 1, (4, 0, 0)),
-        (("--micro_batch_size=3",), 1, (4, 4, 0)),
-        (("--micro_batch_size=3", "--precision=bf16", "--grad_accum_dtype=bf16"), 1, (2, 2, 0)),
-        (("--micro_batch_size=3", "--split_grad_accum"), 2, (4, 2, 4)),
-        (("--hvd_fp16_compression",), 2, (4, 0, 2)),
+        ((), 1, SUMS, (4, 0, 0)),
+        (("--micro_batch_size=3",), 1, SUMS, (4, 4, 0)),
+        (("--micro_batch_size=3", "--precision=bf16", "--grad_accum_dtype=bf16"), 1, SUMS, (2, 2, 0)),
+        (("--micro_batch_size=3", "--split_grad_accum"), 2, SUMS, (4, 2, 4)),
+        (("--hvd_fp16_compression",), 2, SUMS, (4, 0, 2)),
+        (("--split_opt_state",), 5, memory.STATE, (4, 4 / 5, 8 / 5)),  # 5 divides the number of weights.
+        (("--max_steps=4",), 1, ["checkpoint_copy"], [0]),
+        (SAVES, 1, ["checkpoint_copy"], [12]),
+        (SAVES, 4, ["checkpoint_copy"], [12 / 4]),  # Each rank writes a part of what all have.
+        ((*SAVES, "--split_opt_state"), 4, ["checkpoint_copy"], [12 / 4]),
+        ((*SAVES, "--nocheckpoint_async"), 1, ["checkpoint_copy"], [0]),
+        ((*SAVES, "--memory_checkpoint_steps=1"), 4, ["checkpoint_copy"], [12 * 3 / 4]),
     ],
 )
-def test_gradients_and_their_sums_follow_from_the_flags(args, ranks, sizes):
+def test_bytes_that_are_expected_follow_from_the_flags(args, ranks, kinds, bytes_of_a_weight):
     found = planned_memory(configured(*GROWN, *args), ranks)
-    kinds = ("gradients", "accumulation", "communication")
-    assert tuple(found[kind] for kind in kinds) == tuple(WEIGHTS * size for size in sizes)
+    assert [found[kind] for kind in kinds] == [round(WEIGHTS * size) for size in bytes_of_a_weight]
 
 
 def test_the_first_updates_of_a_ramp_accumulate_nothing():
@@ -70,24 +80,8 @@ def test_the_first_updates_of_a_ramp_accumulate_nothing():
     assert plan(config, Mesh(), samples=3).memory["accumulation"] == 0
 
 
-@pytest.mark.parametrize(
-    ("args", "ranks", "share"),
-    [
-        ((), 1, 0),
-        (("--checkpoint_every=2",), 1, 1),
-        (("--checkpoint_every=2",), 4, 1 / 4),  # Each rank writes a part of what all have.
-        (("--checkpoint_every=2", "--split_opt_state"), 4, 1 / 4),
-        (("--checkpoint_every=2", "--nocheckpoint_async"), 1, 0),
-        (("--checkpoint_every=2", "--memory_checkpoint_steps=1"), 4, 3 / 4),
-    ],
-)
-def test_a_copy_for_checkpoints_is_expected_where_there_will_be_one(args, ranks, share):
-    found = planned_memory(configured(*GROWN, "--max_steps=4", *args), ranks)
-    assert found["checkpoint_copy"] == round(12 * WEIGHTS * share)
-
-
 def test_the_copy_is_counted_as_large_as_it_is():
-    run = new_run(configured(*GROWN, "--max_steps=4", "--checkpoint_every=2"), Mesh())
+    run = new_run(configured(*GROWN, *SAVES), Mesh())
     checkpoints = Checkpoints(run, Inputs.open(run.whole))
     checkpoints.prepare().join()
     counters = sum(variable.dtype.size * variable.shape.num_elements() for variable in run.counters().values())
@@ -123,16 +117,6 @@ def test_nobody_is_told_of_a_machine_file_that_nobody_asked_for(tmp_path, monkey
     # The time of one step alone, which compiles, is not known.
     alone = PlannedRow(1, {}, found.seconds, math.nan)
     assert planned.time_lines(alone, found.unknown).split("\n")[1].split() == ["step", "1", "-"]
-
-
-def test_split_state_is_expected_as_its_share():
-    found = planned_memory(configured(*GROWN, "--split_opt_state"), 5)
-    # 47495 divides by 5.
-    assert (found["weights"], found["master_weights"], found["moments"]) == (
-        WEIGHTS * 4,
-        WEIGHTS * 4 / 5,
-        WEIGHTS * 8 / 5,
-    )
 
 
 @pytest.mark.parametrize(

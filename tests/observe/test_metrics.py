@@ -33,7 +33,7 @@ NAMES = (
     "tflops_per_device mfu peak_memory_gb peak_memory_rank skipped_steps nan_steps failed_saves phase max_seq_length"
 )
 TRAIN_FIELDS = NAMES.split()
-SPIKE_FIELDS = ["loss", "loss_zscore", "grad_norm", "grad_norm_zscore", "skipped"]
+SPIKE_FIELDS = [f"spike_{name}" for name in ("loss", "loss_zscore", "grad_norm", "grad_norm_zscore", "skipped")]
 EVAL_FIELDS = ["step", "eval_mlm_loss", "eval_mlm_accuracy", "eval_nsp_accuracy", "eval_unigram_nats"]
 
 
@@ -55,6 +55,9 @@ def evaluation(step=10):
     return EvalRow(step, means, 6.25)
 
 
+SPIKE = SpikeRow(7, 9.25, 7.5, 3.0, -0.25)
+
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True
@@ -64,13 +67,13 @@ def test_rows_have_exactly_the_documented_fields_in_order(tmp_path):
     writer = MetricsWriter(tmp_path / "new" / "run", 100, MEANS)
     writer.train(row())
     writer.evaluation(evaluation())
+    writer.spike(SPIKE)
     # Before close: each row is on disk once it is written.
-    first, second = [json.loads(line) for line in (tmp_path / "new/run/metrics.jsonl").read_text().splitlines()]
+    found = [json.loads(line) for line in (tmp_path / "new/run/metrics.jsonl").read_text().splitlines()]
     writer.close()
-    assert list(first) == TRAIN_FIELDS
-    assert list(second) == EVAL_FIELDS
-    assert first == rows.fields(row())
-    assert second == rows.fields(evaluation())
+    spike = {"step": 7, **dict(zip(SPIKE_FIELDS, [9.25, 7.5, 3.0, -0.25, 0], strict=True))}
+    assert list(map(list, found)) == [TRAIN_FIELDS, EVAL_FIELDS, list(spike)]
+    assert found == [rows.fields(row()), rows.fields(evaluation()), spike]
 
 
 def test_numbers_that_are_not_finite_are_null_in_json_and_words_on_the_console(tmp_path, capsys):
@@ -100,7 +103,7 @@ def test_numbers_that_are_not_finite_are_null_in_json_and_words_on_the_console(t
             " | peak memory (GB): 1.25 (rank 1)",
         ),
         (
-            lambda writer: writer.spike(SpikeRow(7, 9.25, 7.5, 3.0, -0.25)),
+            lambda writer: writer.spike(SPIKE),
             "spike at 7/ 100 | loss: 9.2500 (+7.5 standard deviations) | grad norm: 3.000 (-0.2)",
         ),
         (
@@ -119,19 +122,11 @@ def test_a_line_in_the_manner_of_megatron_names_everything(tmp_path, capsys, wri
     assert re.sub(" +", " ", capsys.readouterr().out.partition("] ")[2].strip()) == parts
 
 
-def test_a_spike_has_a_row_of_its_own(tmp_path):
-    writer = MetricsWriter(tmp_path, 100, MEANS)
-    writer.spike(SpikeRow(7, 9.25, 7.5, 3.0, -0.25))
-    writer.close()
-    found = json.loads((tmp_path / "metrics.jsonl").read_text())
-    assert list(found) == ["step", *(f"spike_{name}" for name in SPIKE_FIELDS)]
-    assert list(found.values()) == [7, 9.25, 7.5, 3.0, -0.25, 0]
-
-
 def test_a_progress_bar_stands_under_the_lines_of_a_terminal_only(tmp_path, monkeypatch):
-    terminal, file = Terminal(), io.StringIO()
-    for place in (terminal, file):
+    terminal, file, of_warnings = Terminal(), io.StringIO(), Terminal()
+    for place in (terminal, file, of_warnings):
         monkeypatch.setattr(sys, "stdout", place)
+        log.configure(level="warning" if place is of_warnings else "info")
         writer = MetricsWriter(tmp_path, 40, MEANS)
         for step in range(31, 36):
             writer.advance(step)
@@ -141,16 +136,7 @@ def test_a_progress_bar_stands_under_the_lines_of_a_terminal_only(tmp_path, monk
     assert terminal.getvalue().count("step 35/40  loss") == 1
     assert file.getvalue().count("\n") == 1
     assert "\r" not in file.getvalue()
-
-
-def test_no_progress_bar_stands_on_a_terminal_that_gets_warnings_only(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
-    log.configure(level="warning")
-    writer = MetricsWriter(tmp_path, 40, MEANS)
-    writer.advance(1)
-    writer.train(row(1))
-    writer.close()
-    assert terminal.getvalue() == ""
+    assert of_warnings.getvalue() == ""
 
 
 def test_a_step_has_one_short_line_and_its_whole_line_in_a_file(tmp_path, capsys):
@@ -213,9 +199,11 @@ def test_resuming_drops_later_rows_and_a_half_written_line(tmp_path):
     resumed = MetricsWriter(tmp_path, 100, MEANS)
     resumed.truncate_after(20)
     resumed.train(row(30, loss=1.0))
-    resumed.close()
     assert [found["step"] for found in read_rows(path)] == [10, 10, 20, 20, 30]
     assert read_rows(path)[-1]["loss"] == 1.0
+    resumed.truncate_after(0)
+    resumed.close()
+    assert read_rows(path) == [], "a start from the beginning"
     assert sorted(found.name for found in tmp_path.iterdir()) == ["log.txt", "metrics.jsonl", "tensorboard"]
 
 
@@ -233,15 +221,6 @@ def test_a_row_of_a_rollback_stays_as_long_as_the_run_has_it(tmp_path):
     writer.rollback(RollbackRow(20, 3, 45, 0, 9), 10)
     assert of_rollbacks() == [(1, 30), (2, 20), (3, 20)]
     writer.close()
-
-
-def test_starting_anew_drops_every_row_and_a_new_folder_has_none(tmp_path):
-    writer = MetricsWriter(tmp_path, 100, MEANS)
-    writer.truncate_after(0)
-    writer.train(row(1))
-    writer.truncate_after(0)
-    writer.close()
-    assert read_rows(tmp_path / "metrics.jsonl") == []
 
 
 @pytest.mark.parametrize("damage", ["{]\n", "[1]\n", "{}\n", '{"step": null}\n', "7\n"])

@@ -24,6 +24,8 @@ def write(path, rows):
 def rows(count, evaluations=0):
     steps = range(10, 10 * count + 1, 10)
     found = [{"step": step, "mlm_loss": 5 + 4 * np.exp(-step / 300), "nsp_loss": 0.6} for step in steps]
+    if count > 3:
+        found[3]["mlm_loss"] = None  # It was not finite.
     found += [
         {"step": 10 * count * (i + 1) // evaluations, "eval_mlm_loss": 5.5 - 0.1 * i, "eval_unigram_nats": 6.5}
         for i in range(evaluations)
@@ -37,18 +39,19 @@ def pixels(path, color):
     return int((np.abs(picture - wanted).sum(axis=-1) < 12).sum())
 
 
+@pytest.fixture
+def figures(monkeypatch):
+    """The figures that would be saved."""
+    found = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: found.append(figure))
+    return found
+
+
 @pytest.mark.parametrize(("count", "evaluations"), [(1, 0), (3, 1), (200, 4), (0, 1)])
 def test_draws_few_points_and_many(tmp_path, count, evaluations):
     loss_curve(write(tmp_path / "metrics.jsonl", rows(count, evaluations)), tmp_path / "curve.png", LOSS)
     assert Image.open(tmp_path / "curve.png").size == (1600, 900)
     assert (pixels(tmp_path / "curve.png", TRAIN) > 50) == (count > 0)
-
-
-def test_leaves_out_what_is_not_finite(tmp_path):
-    data = rows(20)
-    data[3]["mlm_loss"] = None
-    loss_curve(write(tmp_path / "metrics.jsonl", data), tmp_path / "curve.png", LOSS)
-    assert pixels(tmp_path / "curve.png", TRAIN) > 50
 
 
 @pytest.mark.parametrize("data", [[], [{"step": 1, "mlm_loss": None}]])
@@ -59,9 +62,7 @@ def test_nothing_to_draw_is_an_error_that_names_the_file(tmp_path, data):
     assert not (tmp_path / "curve.png").exists()
 
 
-def test_a_schedule_is_drawn_up_to_its_end_with_the_growing_batch(tmp_path, monkeypatch):
-    figures = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+def test_a_schedule_is_drawn_up_to_its_end_with_the_growing_batch(tmp_path, figures):
     flags_of_run = ("--schedule=wsd", "--max_steps=50", "--global_batch_size=8", "--micro_batch_size=2")
     flags_of_data = ("--batch_rampup=2:2:100", "--synthetic_data", "--vocab_size=90", "--output_dir=x")
     config = flags.parse(TrainConfig, ["run", *flags_of_run, *flags_of_data])
@@ -83,9 +84,7 @@ def test_smoothing_does_not_lag_behind_a_falling_loss_and_damps_noise():
     assert np.std(smoothed(tuple(noise))[200:-200]) == pytest.approx(np.sqrt(1 / 401), rel=0.5)
 
 
-def test_a_confusion_is_normalised_by_row_and_tells_right_from_wrong(tmp_path, monkeypatch):
-    figures = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+def test_a_confusion_is_normalised_by_row_and_tells_right_from_wrong(tmp_path, figures):
     confusion_matrix(["common", "rare"], np.array([[197, 3], [8, 1]]), tmp_path / "confusion.png")
     axes, bar = figures[0].axes
     assert axes.get_title(loc="left") == "209 held-out examples, 94.7% right"
@@ -104,9 +103,7 @@ def test_a_class_with_two_dollars_is_no_formula(tmp_path):
 
 
 @pytest.mark.parametrize(("count", "named", "counted"), [(20, 20, 20), (21, 21, 0), (41, None, 0)])
-def test_a_confusion_of_many_classes_has_fewer_words(tmp_path, monkeypatch, count, named, counted):
-    figures = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+def test_a_confusion_of_many_classes_has_fewer_words(tmp_path, figures, count, named, counted):
     confusion_matrix([f"class{number}" for number in range(count)], 5 * np.eye(count, dtype=int), tmp_path / "x.png")
     axes = figures[0].axes[0]
     assert len(axes.texts) == counted

@@ -23,13 +23,8 @@ def folder(ramped, tmp_path_factory):
     shutil.copytree(ramped, copy)
     rows = read_rows(copy / "metrics.jsonl")
     (last,) = [row for row in rows if row["step"] == 5 and "loss" in row]
-    spike = {
-        "step": 3,
-        "spike_loss": 9.0,
-        "spike_loss_zscore": 7.5,
-        "spike_grad_norm": 4.0,
-        "spike_grad_norm_zscore": 1,
-    }
+    spike = {"spike_loss": 9.0, "spike_loss_zscore": 7.5, "spike_grad_norm": 4.0, "spike_grad_norm_zscore": 1}
+    spike["step"] = 3
     evaluations = [{"step": 5 * n, "eval_mlm_loss": 8 - 0.1 * n, "eval_unigram_nats": 6.5} for n in range(1, 9)]
     more = [last | {"step": 5 + n, "loss": last["loss"] - 0.01 * n} for n in range(1, 3000)]
     (copy / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, spike, *evaluations, *more]))
@@ -41,9 +36,7 @@ def test_a_run_ends_with_its_page_and_its_goodput(ramped):
     (start,) = goodput.read(ramped)
     assert (start.first, start.step) == (0, 5)
     assert {"start", "compile", "steps", "data", "checkpoints"} <= start.seconds.keys()
-    assert f"goodput {goodput.totals([start])['steps'] / sum(start.seconds.values()):.1%}" in re.sub(
-        "<[^>]*>", "", text
-    )
+    assert f"goodput {goodput.totals([start])['steps'] / sum(start.seconds.values()):.1%}" in text
     assert "step 5 of 5" in text
     assert "--batch_rampup" in text
 
@@ -55,11 +48,8 @@ def test_the_page_is_legible(folder, tmp_path_factory, scheme):
     found = browser.layouts(chromium, {"run": page}, scheme, tmp_path_factory.mktemp("harness") / "harness.html")
     browser.assert_legible(found)
     text = page.read_text()
-    for title in (
-        *("Loss", "Throughput, all ranks", "Norm of the gradient, before clipping", "Learning rate", "Goodput"),
-        "Spikes: 1",
-    ):
-        assert f">{title}<" in text
+    titles = ["Loss", "Throughput, all ranks", "Norm of the gradient, before clipping", "Learning rate", "Goodput"]
+    assert all(f">{title}<" in text for title in (*titles, "Spikes: 1"))
     assert "held-out, 7.2 at the end" in text
     assert len(text) < 300_000
 
