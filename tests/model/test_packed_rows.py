@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.model.samples import VOCAB, assert_close, loss_and_gradients, small_config, small_model
+from tests.model.samples import assert_close, loss_and_gradients, small_batch, small_config, small_model
 from tftrain.model.attention_cores import CORES, AttentionMask
-from tftrain.prepare.packing import pack
 
-SIZES = [12, 7, 19, 5, 4, 9, 3]  # tokens of each example
-LENGTH, MOST, PREDICTIONS = 19, 3, 3  # tokens, sequences and predictions of a row
+GROUPS = ([0], [1, 4], [5, 2, 6], [3, 7])  # the samples of each row, which have 4 to 19 tokens
+LENGTH, MOST, PREDICTIONS = 28, 3, 4  # tokens, sequences, and predictions of a sequence
 CORE_FLAGS = {
     "plain": {},
     "fused": {"attn_softmax_impl": "fused"},
@@ -18,87 +17,43 @@ CORE_FLAGS = {
 }
 
 
-def make_examples(seed=0):
-    """Returns the examples, each with random ids, token types, masked words and a label."""
-    random = np.random.default_rng(seed)
-
-    def example(size):
-        masks = int(random.integers(1, PREDICTIONS + 1))
-        return {
-            "input_ids": random.integers(VOCAB, size=size),
-            "segment_ids": random.integers(2, size=size),
-            "masked_lm_positions": random.choice(size, masks, replace=False),
-            "masked_lm_ids": random.integers(VOCAB, size=masks),
-            "next_sentence_labels": int(random.integers(2)),
+def packed(batch):
+    """Returns the samples of a batch in the rows of GROUPS."""
+    given, rows = {name: value.numpy() for name, value in batch.items()}, []
+    for group in GROUPS:
+        sizes = given["input_mask"][group].sum(1)
+        starts = np.cumsum([0, *sizes[:-1]])
+        parts = [slice(size) for size in sizes]
+        tokens = {
+            name: np.concatenate([given[name][number][part] for number, part in zip(group, parts, strict=True)])
+            for name in ("input_ids", "input_mask", "segment_ids")
         }
-
-    return [example(size) for size in SIZES]
-
-
-def filled(values, length):
-    return np.pad(np.asarray(values), (0, length - len(values)))
-
-
-def row_of(group, most, starts):
-    """Returns a row with a group of examples; `starts` are their first places."""
-    sizes = [len(example["input_ids"]) for example in group]
-    words = np.concatenate([example["masked_lm_ids"] for example in group])
-    positions = [example["masked_lm_positions"] + start for example, start in zip(group, starts, strict=True)]
-    tokens = {name: np.concatenate([each[name] for each in group]) for name in ("input_ids", "segment_ids")}
-    tokens["input_mask"] = np.ones(sum(sizes))
-    slots = {"masked_lm_positions": np.concatenate(positions), "masked_lm_ids": words}
-    slots["masked_lm_weights"] = np.ones(len(words))
-    row = {name: filled(values, LENGTH) for name, values in tokens.items()}
-    return row | {name: filled(values, PREDICTIONS * most) for name, values in slots.items()}
-
-
-def in_own_rows(examples):
-    """Returns a batch with one example in each row."""
-    labels = [{"next_sentence_labels": example["next_sentence_labels"]} for example in examples]
-    return batch_of([row_of([example], 1, [0]) | label for example, label in zip(examples, labels, strict=True)])
-
-
-def packed(examples):
-    """Returns a batch of the same examples in as few rows as possible."""
-    rows = []
-    for numbers in pack(np.array([len(example["input_ids"]) for example in examples]), LENGTH, MOST):
-        group = [examples[number] for number in numbers if number >= 0]
-        sizes = [len(example["input_ids"]) for example in group]
-        starts = np.cumsum([0, *sizes])[:-1]
+        tokens["sequence_ids"] = np.repeat(np.arange(len(group)) + 1, sizes)
+        tokens["position_ids"] = np.concatenate([np.arange(size) for size in sizes])
+        slots = {name: given[name][group].ravel() for name in ("masked_lm_ids", "masked_lm_weights")}
+        slots["masked_lm_positions"] = (given["masked_lm_positions"][group] + starts[:, None]).ravel()
+        sequences = {"sequence_starts": starts, "sequence_weights": np.ones(len(group), np.float32)}
+        sequences["next_sentence_labels"] = given["next_sentence_labels"][group]
+        lengths = ((tokens, LENGTH), (slots, MOST * PREDICTIONS), (sequences, MOST))
         rows.append(
-            row_of(group, MOST, starts)
-            | {
-                "sequence_ids": filled(np.repeat(np.arange(len(sizes)) + 1, sizes), LENGTH),
-                "position_ids": filled(np.concatenate([np.arange(size) for size in sizes]), LENGTH),
-                "sequence_starts": filled(starts, MOST),
-                "sequence_weights": filled(np.ones(len(sizes)), MOST),
-                "next_sentence_labels": filled([example["next_sentence_labels"] for example in group], MOST),
+            {
+                name: np.pad(values, (0, length - len(values)))
+                for part, length in lengths
+                for name, values in part.items()
             }
         )
-    return batch_of(rows)
-
-
-def batch_of(rows):
     stacked = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
     return {name: tf.constant(x, tf.float32 if "weights" in name else tf.int32) for name, x in stacked.items()}
 
 
-@pytest.mark.parametrize(
-    ("core", "compiled"),
-    [
-        pytest.param(core, compiled, marks=pytest.mark.nightly if compiled and core != "flash" else [])
-        for core in CORE_FLAGS
-        for compiled in (False, True)
-    ],
-)
+@pytest.mark.parametrize("core", CORE_FLAGS)
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_packed_examples_have_the_losses_and_gradients_of_rows_of_their_own(core, compiled):
     changes = {"hidden_size": 24} | CORE_FLAGS[core]  # heads of 8, as flash wants them
-    model, examples = small_model(small_config(**changes)), make_examples()
-    apart, together = in_own_rows(examples), packed(examples)
-    assert together["input_ids"].shape[0] < 0.6 * apart["input_ids"].shape[0]
+    model, apart = small_model(small_config(**changes)), small_batch(samples=8)
     compute = tf.function(loss_and_gradients, jit_compile=True, autograph=False) if compiled else loss_and_gradients
     expected_loss, expected = loss_and_gradients(model, apart)
-    loss, gradients = compute(model, together)
+    loss, gradients = compute(model, packed(apart))
     np.testing.assert_allclose(loss, expected_loss, rtol=1e-6)
     largest = max(np.abs(gradient).max() for gradient in expected.values())
     for name, gradient in gradients.items():
