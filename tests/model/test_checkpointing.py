@@ -43,15 +43,13 @@ def losses(mode, model, **compute):
 
 
 BF16, SPARSE = {"precision": "bf16"}, {"sparse_as_dense": False}
-NIGHTLY = [*((model, {}) for model in VARIANTS), ("post-erf", SPARSE), ("post-erf", BF16), ("post-gelu", SPARSE)]
+WHOLE_STEPS = [*((model, {}) for model in VARIANTS), ("fused-pre-geglu", BF16)]
+WHOLE_STEPS += [("post-erf", SPARSE), ("post-erf", BF16), ("post-gelu", SPARSE)]
 
 
-# The first has nearly all of the others in it. tests/train/test_layouts.py has XLA.
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("model", "compute"),
-    [("fused-pre-geglu", BF16), *(pytest.param(*each, marks=pytest.mark.nightly) for each in NIGHTLY)],
-)
+# The gradients of one micro-batch are below; tests/train/test_layouts.py has XLA.
+@pytest.mark.nightly
+@pytest.mark.parametrize(("model", "compute"), WHOLE_STEPS)
 def test_losses_are_bit_equal(model, compute):
     kept = losses("none", VARIANTS[model], **compute)
     for mode in ("selective", "full"):
@@ -78,6 +76,21 @@ def ancestors(nodes, name):
     return found
 
 
+DROPOUT = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+
+
+@pytest.mark.slow
+def test_gradients_are_bit_equal():
+    config, batch, found = small_config(**VARIANTS["fused-pre-geglu"], **DROPOUT), small_batch(), []
+    for mode in ("none", "selective", "full"):
+        model = BertPretrainer(config, "bfloat16", 1, Checkpointing(mode))
+        compute = tf.function(lambda model=model: loss_and_gradients(model, batch, dropout_key()), autograph=False)
+        found.append(tf.nest.flatten(compute()))
+    for kept, *computed_again in zip(*found, strict=True):
+        for each in computed_again:
+            np.testing.assert_array_equal(tf.convert_to_tensor(each), tf.convert_to_tensor(kept))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "micro_batches"),
@@ -87,9 +100,7 @@ def ancestors(nodes, name):
     ],
 )
 def test_recomputation_in_graph_mode_waits_for_the_loss(mode, micro_batches):
-    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
-    config = small_config(**FUSED, **dropout)
-    model, batch = BertPretrainer(config, "float32", 1, Checkpointing(mode)), small_batch()
+    model, batch = BertPretrainer(small_config(**FUSED, **DROPOUT), "float32", 1, Checkpointing(mode)), small_batch()
 
     def body(index, total):
         key = dropout_key()._replace(first_sample=tf.cast(index, tf.int64) * 5)
@@ -134,7 +145,6 @@ for mode in ("none", "selective", "full"):
 
 
 @pytest.mark.nightly  # Losses above, the memory of graphs in `plan/`.
-@pytest.mark.slow
 def test_compiled_memory_goes_down_and_products_are_made_again():
     done = subprocess.run(
         [sys.executable, "-c", COMPILE], env={**os.environ, "XLA_FLAGS": LOW_MEMORY_XLA}, capture_output=True, text=True
