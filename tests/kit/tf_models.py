@@ -10,15 +10,13 @@ def tf_models(module: str):
     return pytest.importorskip(module, reason="tf-models-official has no release for this TensorFlow")
 
 
-def bert_pretrainer(config: Mapping, activation: Callable | None = None, library: Callable = tf_models):
+def bert_pretrainer(config: Mapping, library: Callable = tf_models):
     """Builds the library's `BertPretrainerV2` by the fields of a bert_config.json, without dropout.
 
-    Args:
-        activation: the GeLU; by default the library's, by tanh.
-        library: returns a module of the library by its name.
+    Its GeLU is the library's, by tanh; `library` returns a module of the library by its name.
     """
     layers, models, networks = (library(f"official.nlp.modeling.{name}") for name in ("layers", "models", "networks"))
-    activation = activation or library("official.modeling.activations").gelu
+    activation = library("official.modeling.activations").gelu
     encoder = networks.BertEncoderV2(
         vocab_size=config["vocab_size"],
         hidden_size=config["hidden_size"],

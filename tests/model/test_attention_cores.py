@@ -61,6 +61,7 @@ def test_the_context_is_that_of_numpy(core, rate, heads, causal):
     context = core(*inputs(), AttentionMask(tf.constant(KEYS), causal), dropout)
     expected = probabilities(KEYS[:, None, None] * (np.tri(9) if causal else 1)) * factors
     assert_close(context, np.einsum("bhqk,bkhd->bqhd", expected, inputs()[2]), rtol=1e-5)
+    assert not context[2].numpy().any(), "a sample without keys"
 
 
 @pytest.mark.parametrize("is_packed", [False, True])

@@ -57,8 +57,7 @@ def test_the_size_of_a_chunk_changes_nothing(rows, dtype, has_bias):
         np.testing.assert_allclose(ours, wanted, rtol=tolerance, atol=tolerance * size)
 
 
-@pytest.mark.parametrize("has_bias", [False, True])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(("dtype", "has_bias"), [("bfloat16", True), ("float16", False)])
 def test_a_gpu_pads_the_words_once_and_not_in_each_chunk(dtype, has_bias, monkeypatch):
     tensors, labels, weights = inputs(dtype, has_bias)
     on_cpu = results(tensors, labels, weights, 4)
