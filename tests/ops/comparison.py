@@ -81,10 +81,12 @@ def assert_same_in_every_way(function, *arguments):
             np.testing.assert_array_equal(exact(actual), exact(expected), err_msg=way)
 
 
-def refused(way, message):
-    """Expects an InvalidArgumentError; of what is found out while a graph is built, TensorFlow makes a ValueError."""
+def assert_refused(message, function, *arguments, **named):
+    """Expects an InvalidArgumentError in every way; TensorFlow may make it a ValueError while it builds a graph."""
     invalid = tf.errors.InvalidArgumentError
-    return pytest.raises(invalid if way == "eager" else (invalid, ValueError), match=message)
+    for way, run in ways(function).items():
+        with pytest.raises(invalid if way == "eager" else (invalid, ValueError), match=message):
+            run(*arguments, **named)
 
 
 def filled(good, **changed):

@@ -163,9 +163,10 @@ def test_a_row_without_keys_is_finite_and_its_gradients_are_zero_if_nothing_read
         assert np.any(gradient[0] != 0)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("shape", [(128, 1, 64), (77, 3, 128), (1, 1, 8)])
+@pytest.mark.parametrize(
+    ("shape", "causal", "dtype"),
+    [((128, 1, 64), False, "float16"), ((77, 3, 128), True, "bfloat16"), ((1, 1, 8), True, "float16")],
+)
 def test_16_bit_attention_is_not_refused(gpu, monkeypatch, shape, causal, dtype):
     monkeypatch.setattr(module, "library", by_reference())
     assert refusal(shape, causal, dtype) == ""

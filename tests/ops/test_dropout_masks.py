@@ -28,10 +28,9 @@ def mask(samples, sample_shape, rate=0.3, site=6, mode="eager", **key):
     return MODES[mode](drop)(whole.step, whole.first_sample).numpy()
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("shape", SAMPLE_SHAPES)
-def test_part_of_a_batch_has_the_mask_of_its_rows(mode, shape):
-    whole, part = mask(8, shape, mode=mode), mask(4, shape, mode=mode, first_sample=4)
+def test_part_of_a_batch_has_the_mask_of_its_rows(shape):
+    whole, part = mask(8, shape), mask(4, shape, first_sample=4)
     np.testing.assert_array_equal(part, whole[4:8])
 
 
@@ -67,12 +66,6 @@ def test_share_of_zeros_and_mean_are_right(rate):
     deviation = math.sqrt(rate * (1 - rate) / dropped.size)
     assert abs(np.mean(dropped == 0) - rate) < 5 * deviation
     assert abs(dropped.mean() - 1) < 5 * deviation / (1 - rate)
-
-
-def test_kept_elements_are_scaled_so_that_the_expectation_is_exact():
-    kept = np.unique(mask(2, (64,), rate=0.1))
-    share = 1 - round(0.1 * 65536) / 65536
-    np.testing.assert_allclose(kept, [0, 1 / share], rtol=1e-6)
 
 
 def test_elements_and_neighbours_are_uncorrelated():
