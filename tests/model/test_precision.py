@@ -28,25 +28,18 @@ DROPOUT = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
 ROUNDINGS = 50
 
 
-def half_and_full(dtype, **changes):
-    """A model in `dtype`, and one in float32 with the very same, rounded, weights."""
-    half, full = (small_model(small_config(num_hidden_layers=3, **changes), name) for name in (dtype, "float32"))
-    for name, variable in full.named_variables().items():
-        variable.assign(tf.cast(half.named_variables()[name], tf.float32))
-    return half, full
-
-
 @pytest.mark.parametrize(
     ("dtype", "norm_position"),
     [
-        ("bfloat16", "pre"),
-        ("float16", "post"),
-        pytest.param("bfloat16", "post", marks=pytest.mark.nightly),
-        pytest.param("float16", "pre", marks=pytest.mark.nightly),
+        *(("bfloat16", "pre"), ("float16", "post")),
+        *(pytest.param(*each, marks=pytest.mark.nightly) for each in (("bfloat16", "post"), ("float16", "pre"))),
     ],
 )
 def test_half_precision_outputs_stay_near_float32(dtype, norm_position):
-    half, full = half_and_full(dtype, norm_position=norm_position, **DROPOUT)
+    config = small_config(num_hidden_layers=3, norm_position=norm_position, **DROPOUT)
+    half, full = small_model(config, dtype), small_model(config)
+    for name, variable in full.named_variables().items():  # the very same, rounded, weights
+        variable.assign(tf.cast(half.named_variables()[name], tf.float32))
     batch, key = small_batch(), dropout_key()
     actual, expected = (outputs(model, batch, key) for model in (half, full))
     for ours, reference in zip(actual, expected, strict=True):
