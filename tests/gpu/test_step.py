@@ -51,16 +51,10 @@ def step_of(family, ops, ranks=1, jit="false"):
     return TrainStep(new_run(config.resolve(ranks), mesh)), next(draw(1, samples=SAMPLES))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("ops", ["reference", FUSED_OPS])
-@pytest.mark.parametrize(
-    ("family", "ranks"),
-    [
-        pytest.param("bert", 1, marks=pytest.mark.nightly),
-        pytest.param("bert", 2, marks=pytest.mark.nightly),
-        pytest.param("gpt", 1, marks=pytest.mark.nightly),
-        pytest.param("gpt", 2, marks=pytest.mark.nightly),
-    ],
-)
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("family", ["bert", "gpt"])
 def test_nothing_of_a_step_falls_back_to_the_host(family, ranks, ops):
     step, batch = step_of(family, ops, ranks)
     found = list(on_host(step.traced(batch, tf.zeros([1])).graph))

@@ -15,11 +15,6 @@ from tftrain.host import log
 logger = logging.getLogger("tftrain.somewhere")
 
 
-def say_all():
-    for level in log.LEVELS:
-        getattr(logger, level)(f"a {level}")
-
-
 INFOS = "a debug\na info\n"
 OF_3 = "tftrain.run: rank 3: a warning\ntftrain.run: rank 3: a error\n"
 
@@ -45,7 +40,8 @@ OF_3 = "tftrain.run: rank 3: a warning\ntftrain.run: rank 3: a error\n"
 )
 def test_each_rank_has_its_lines_and_streams(capsys, given, out, err):
     log.configure(**given)
-    say_all()
+    for name in log.LEVELS:
+        getattr(logger, name)(f"a {name}")
     assert capsys.readouterr() == (out, err)
 
 

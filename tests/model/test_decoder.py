@@ -85,20 +85,17 @@ FUSED = {"ln_impl": "fused", "gelu_impl": "fused"}
 ROUNDING = {("float32", "compute"): 1e-5, ("bfloat16", "compute"): 0.1, ("bfloat16", "fp32"): 0.1}
 
 
+# With these, every two values of two arguments.
+NIGHTLY = [("all", "float32", "compute", True), ("none", "bfloat16", "compute", True)]
+NIGHTLY += [("all", "bfloat16", "compute", False), ("none", "bfloat16", "fp32", True)]
+
+
 @NEEDS_OPS
-@pytest.mark.parametrize(  # Every two values of two arguments.
+@pytest.mark.parametrize(
     ("bias", "dtype", "ln_dtype", "jit_compile"),
     [
         *(("none", "float32", "compute", False), ("all", "bfloat16", "fp32", True)),
-        *(
-            pytest.param(*each, marks=pytest.mark.nightly)
-            for each in (
-                ("all", "float32", "compute", True),
-                ("none", "bfloat16", "compute", True),
-                ("all", "bfloat16", "compute", False),
-                ("none", "bfloat16", "fp32", True),
-            )
-        ),
+        *(pytest.param(*each, marks=pytest.mark.nightly) for each in NIGHTLY),
     ],
 )
 def test_fused_norms_and_swiglu_give_the_plain_loss_and_gradients_of_llama_tiny(bias, dtype, ln_dtype, jit_compile):

@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from tests.tools.test_cuda_toolkit import script
 from tools import build_horovod, horovod_features, setup
 from tools.horovod_features import Features, choose
 
@@ -37,15 +38,6 @@ def test_each_mpi_and_each_toolkit_has_a_key_of_its_own():
     assert len({build_horovod.wheel_folder(features) for features in found}) == len(found)
 
 
-def write_wrapper(folder, text):
-    """Puts a compiler wrapper of MPI onto PATH; None takes it away."""
-    path = folder / "mpicxx"
-    path.unlink(missing_ok=True)
-    if text is not None:
-        path.write_text(f"#!/bin/sh\n{text}\n")
-        path.chmod(0o755)
-
-
 def test_set_up_builds_again_exactly_when_mpi_changes(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:/nowhere")
     monkeypatch.delenv("HOROVOD_WITHOUT_MPI", raising=False)
@@ -53,7 +45,9 @@ def test_set_up_builds_again_exactly_when_mpi_changes(tmp_path, monkeypatch):
     monkeypatch.setattr(setup, "venv_python", lambda: "3.11.7 /usr")
 
     def key(text):
-        write_wrapper(tmp_path, text)
+        (tmp_path / "mpicxx").unlink(missing_ok=True)
+        if text is not None:
+            script(tmp_path / "mpicxx", text)
         return {step.name: step.key for step in setup.plan_steps(setup.Choices(ops=False))}["horovod"]
 
     absent, first, other = key(None), key(f"echo {OPEN_MPI}"), key(f"echo {MPICH}")
