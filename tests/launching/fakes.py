@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.kit.fork_server import ROOT
 from tests.kit.waiting import wait_until
@@ -123,7 +124,12 @@ def command_of(
     forked: bool = False,
     preparation: str = "",
 ) -> list[str]:
-    """Returns the command of a launcher whose ranks run a script; see `started`."""
+    """Returns the command of a launcher whose ranks run a script.
+
+    Args:
+        options: of the launcher.
+        forked: whether the ranks are forked from one process, which does the `preparation` first.
+    """
     config = dataclasses.asdict(LaunchConfig(num_proc=ranks, **(options or {})))
     program = [sys.executable, "-c", PRELUDE + script]
     server = [sys.executable, "-c", FORK_SERVER.format(preparation=preparation, script=PRELUDE + script)]
@@ -139,29 +145,20 @@ def started(
     notes: Path,
     script: str,
     ranks: int = 2,
-    limits: Limits = LIMITS,
-    options: Mapping[str, object] | None = None,
     environ: Mapping[str, str] | None = None,
     prefix: Sequence[str] = (),
-    forked: bool = False,
-    preparation: str = "",
+    **how: Any,
 ) -> Iterator[FakeJob]:
-    """Starts a job and yields it; kills the launcher at the end.
+    """Starts a job in a folder for notes and output, and yields it; kills the launcher at the end.
 
     Args:
-        notes: a folder for notes and output.
-        script: of every rank.
-        ranks: how many.
-        limits: of the job.
-        options: of the launcher.
         environ: further environment variables.
         prefix: a command that starts the launcher.
-        forked: whether the ranks are forked from one process.
-        preparation: what that process does first.
+        how: see `command_of`.
     """
     with (notes / "stdout").open("wb") as stdout, (notes / "stderr").open("wb") as stderr:
         process = subprocess.Popen(
-            [*prefix, *command_of(script, ranks, limits, options, forked, preparation)],
+            [*prefix, *command_of(script, ranks, **how)],
             cwd=ROOT,
             env=environment(notes, environ),
             stdin=subprocess.DEVNULL,

@@ -15,12 +15,11 @@ def server():
         yield listening.getsockname()
 
 
-def test_the_interface_is_that_of_the_route_to_the_launcher(server):
+def test_the_interface_is_the_first_given_one_that_is_there_or_that_of_the_route_to_the_launcher(server):
     assert agent.interface(*server, []) == "lo"
-
-
-def test_the_first_given_interface_that_is_there_is_taken(server):
     assert agent.interface(*server, ["nosuch0", "lo"]) == "lo"
+    with pytest.raises(LookupError, match="no interface of --network_interfaces=nosuch0 has an IPv4 address"):
+        agent.interface(*server, ["nosuch0"])
 
 
 def test_a_launcher_that_can_not_be_reached_is_named():
@@ -42,7 +41,7 @@ def test_a_launcher_that_stops_to_answer_is_noticed(server, monkeypatch):
     assert silent.wait(5)
 
 
-def test_a_launcher_that_ends_is_not_silent(monkeypatch):
+def test_a_launcher_that_ends_is_not_silent():
     silent = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listening:
         agent.on_silence(*listening.getsockname(), silent.set)

@@ -29,25 +29,25 @@ def places(**options):
     ]
 
 
-def test_without_hosts_all_ranks_run_here():
-    assert places(num_proc=3) == [("localhost", [0, 1, 2], True, "127.0.0.1")]
-
-
-def test_ranks_fill_the_hosts_in_order():
-    assert places(num_proc=3, hosts=f"localhost:2,{REMOTE}:2,192.0.2.8:2") == [
-        ("localhost", [0, 1], True, "198.51.100.1"),
-        (REMOTE, [2], False, "198.51.100.1"),
-    ]
-
-
-def test_an_address_of_loopback_is_here():
-    assert places(hosts="127.0.1.1:2") == [("127.0.1.1", [0, 1], True, "127.0.0.1")]
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"num_proc": 3}, [("localhost", [0, 1, 2], True, "127.0.0.1")]),
+        ({"hosts": "127.0.1.1:2"}, [("127.0.1.1", [0, 1], True, "127.0.0.1")]),
+        (
+            {"num_proc": 3, "hosts": f"localhost:2,{REMOTE}:2,192.0.2.8:2"},
+            [("localhost", [0, 1], True, "198.51.100.1"), (REMOTE, [2], False, "198.51.100.1")],
+        ),
+    ],
+    ids=["here", "loopback", "in order"],
+)
+def test_ranks_fill_the_hosts_in_their_order(options, expected):
+    assert places(**options) == expected
 
 
 def test_all_slots_are_taken_by_default():
     (host,) = hosts.assign(LaunchConfig(hosts="localhost:4"))
-    assert [slot.rank for slot in host.slots] == [0, 1, 2, 3]
-    assert {(slot.size, slot.local_size) for slot in host.slots} == {(4, 4)}
+    assert [(slot.rank, slot.size, slot.local_size) for slot in host.slots] == [(rank, 4, 4) for rank in range(4)]
 
 
 def test_a_host_file_has_comments_and_blank_lines(tmp_path):

@@ -16,13 +16,18 @@ from tftrain.supervise.signals import SAME_SIGNAL_SECONDS
 # Ranks that are programs of their own, and ranks that are forked from one.
 each_start = pytest.mark.parametrize("forked", [False, True], ids=["programs", "forked"])
 SAVES = "listen(signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, code=75); note('rank'); say('runs'); run(15)"
+# As a shell starts a job in the background.
+IGNORES_SIGINT = (
+    *(sys.executable, "-c"),
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])",
+)
 
 
 @pytest.mark.parametrize(
     ("number", "forked"), [(signal.SIGINT, False), (signal.SIGTERM, True), (signal.SIGUSR1, False)]
 )
 def test_a_signal_reaches_each_rank_once_and_the_code_is_theirs(tmp_path, number, forked):
-    with started(tmp_path, SAVES, forked=forked) as job:
+    with started(tmp_path, SAVES, forked=forked, prefix=IGNORES_SIGINT) as job:
         job.wait_for("runs", 2)
         os.killpg(job.process.pid, number)
         assert job.code() == 75, job.everything()
@@ -31,16 +36,6 @@ def test_a_signal_reaches_each_rank_once_and_the_code_is_theirs(tmp_path, number
             job.output("stderr")
             == f"tftrain.launch: received {number.name}: it goes to the ranks, which save and end\n"
         )
-
-
-def test_sigint_is_heard_where_a_shell_ignores_it_for_background_jobs(tmp_path):
-    ignoring = (
-        "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
-    )
-    with started(tmp_path, SAVES, prefix=[sys.executable, "-c", ignoring]) as job:
-        job.wait_for("runs", 2)
-        job.press_ctrl_c()
-        assert job.code() == 75, job.everything()
 
 
 def test_a_second_ctrl_c_ends_everything_at_once(tmp_path):
@@ -68,14 +63,6 @@ def test_a_rank_that_ignores_signals_is_killed_after_the_time_to_save(tmp_path):
         assert not is_alive(job.pid("rank", 0))
 
 
-def test_the_code_of_a_rank_that_saved_counts_even_if_another_was_killed(tmp_path):
-    script = "listen(signal.SIGTERM, code=75 if rank == 0 else None); say('runs'); run(15)"
-    with started(tmp_path, script, limits=LIMITS._replace(save=1)) as job:
-        job.wait_for("runs", 2)
-        job.process.terminate()
-        assert job.code() == 75, job.everything()
-
-
 def test_a_signal_to_one_rank_leaves_the_others_the_time_to_save(tmp_path):
     script = "listen(signal.SIGUSR1, code=75); note('rank'); say('runs'); run(2.5); sys.exit(75)"
     with started(tmp_path, script, limits=LIMITS._replace(connected=0.3, starting=0.3)) as job:
@@ -88,7 +75,6 @@ def test_a_signal_to_one_rank_leaves_the_others_the_time_to_save(tmp_path):
 @pytest.mark.parametrize(
     ("script", "expected"),
     [
-        ("sys.exit(0)", 0),
         ("sys.exit(255)", 255),
         ("run(0.2 * rank); sys.exit([80, 76][rank])", 76),
         # Rank 1 neither ends by itself nor by SIGTERM.
