@@ -117,7 +117,7 @@ def bomb(path):
     elif name == "nested":
         archive = zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1)
         with archive, archive.open("a.txt", "w") as file:
-            for _ in range(many // 2):
+            for _ in range(many // 8):
                 file.write(MEGABYTE)
 
 
@@ -129,13 +129,18 @@ BOMBS = [
     *(
         pytest.param(name, marks=pytest.mark.slow)
         for name in (
-            *("prefixes.parquet", "shared.arrow", "global.tar.gz"),
-            *("longname.tar.zst", "sparse.tar.zst", "members.zip.zst", "nested.zip", "lines.txt.zst", "line.jsonl.gz"),
-            *("values.jsonl.xz", "short.jsonl.zst", "cell.csv.gz", "cells.csv.zst", "cells.tsv.gz", "quoted.csv.zst"),
-            "fields.csv.gz",
+            *("shared.arrow", "sparse.tar.zst", "members.zip.zst", "nested.zip", "line.jsonl.gz", "values.jsonl.xz"),
+            *("short.jsonl.zst", "cell.csv.gz", "cells.csv.zst", "fields.csv.gz"),
         )
     ),
-    *(pytest.param(name, marks=pytest.mark.nightly) for name in ("plain.parquet", "buffers.arrow")),
+    # Other files that the same limits stop.
+    *(
+        pytest.param(name, marks=pytest.mark.nightly)
+        for name in (
+            *("plain.parquet", "prefixes.parquet", "buffers.arrow", "global.tar.gz", "longname.tar.zst"),
+            *("lines.txt.zst", "cells.tsv.gz", "quoted.csv.zst"),
+        )
+    ),
 ]
 
 
@@ -162,9 +167,9 @@ def test_a_long_name_takes_no_time():
         "a.parquet.gz": ".parquet",
         "a.gz": ".gz",
         "x.gz.zst": ".gz",
+        "a.foo.bz2.xz": ".foo",
         "a.b/c": "",
         "a": "",
-        "a.foo.bz2.xz": ".foo",
     }
     assert {name: data_names.ending(name) for name in expected} == expected
 
@@ -193,12 +198,8 @@ def saved(path, content, **entries):
 def test_a_pickle_changes_nothing_outside_of_itself(tmp_path, module, name, state):
     def shared():
         numbers = [np.dtype(ml_dtypes.bfloat16).itemsize, np.dtype(np.float32).itemsize, np.dtype(np.bool_).itemsize]
-        return (
-            numbers,
-            torch_file._tensor.__defaults__,
-            dict(vars(torch_file.collections.OrderedDict)),
-            vars(dict).keys(),
-        )
+        ordered = dict(vars(torch_file.collections.OrderedDict))
+        return numbers, torch_file._tensor.__defaults__, ordered, vars(dict).keys()
 
     before = shared()
     saved(tmp_path / "x.pt", b"\x80\2" + f"c{module}\n{name}\n".encode() + state + b"b.")
@@ -244,7 +245,7 @@ def test_a_storage_is_no_larger_than_in_its_file(reader, tmp_path, how):
         assert how != "expanded" or strides != content
         archive.writestr(zipfile.ZipInfo("archive/data.pkl"), strides)
         with archive.open("archive/data/0", "w") as file:
-            for _ in range(1 << 10 if how == "deflated" else 1):
+            for _ in range(1 << 8 if how == "deflated" else 1):
                 file.write(MEGABYTE)
     if how == "list of members":
         with open(path, "wb") as file:

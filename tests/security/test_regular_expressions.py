@@ -3,10 +3,10 @@
 import ast
 import collections
 import importlib
-import itertools
 import random
 import re
 import time
+from itertools import combinations, islice, product
 from pathlib import Path
 
 import pytest
@@ -73,7 +73,7 @@ def pieces(parsed):
         elif kind == "CATEGORY":
             yield {"SPACE": " ", "DIGIT": "1", "WORD": "a"}.get(str(value).rpartition("_")[2], "-")
         elif kind == "IN":
-            yield from itertools.islice(pieces(value), 6)
+            yield from islice(pieces(value), 6)
         elif isinstance(value, tuple | list):
             for part in value:
                 for each in part if isinstance(part, list) else [part]:
@@ -90,10 +90,11 @@ def texts(pattern):
     kind = (lambda text: text.encode("latin-1")) if isinstance(pattern, bytes) else str
     parts = list(dict.fromkeys([*pieces(parsed), "a", "1", " ", "\n", "é"]))
     parts.sort(key=len, reverse=True)
-    for first, second in itertools.product(parts[:14], repeat=2):
-        for text in ((first + second) * (SIZE // len(first + second)), first + second * (SIZE // len(second))):
-            yield kind(text)
-            yield kind(text + "~")
+    repeated = [(first + second) * (SIZE // len(first + second)) for first, second in combinations(parts[:14], 2)]
+    repeated += [first + second * (SIZE // len(second)) for first, second in product(parts[:14], repeat=2)]
+    for text in repeated:
+        yield kind(text)
+        yield kind(text + "~")
 
 
 def seconds(pattern, uses, text):
