@@ -25,16 +25,9 @@ PROBES = ["w1 W2abc w19", "", "[MASK] \u00c5 \ufb01 \u65e5\u672c \U0001f600", "x
 
 def static_example(rng) -> dict:
     """Returns the features of a record in the standard format."""
-    size = int(rng.integers(8, LENGTH + 1))
-    return {
-        "input_ids": [*rng.integers(5, VOCAB_SIZE, size).tolist(), *[0] * (LENGTH - size)],
-        "input_mask": [1] * size + [0] * (LENGTH - size),
-        "segment_ids": [0] * 4 + [1] * (size - 4) + [0] * (LENGTH - size),
-        "masked_lm_positions": sorted(rng.choice(np.arange(1, size), SLOTS, replace=False).tolist()),
-        "masked_lm_ids": rng.integers(5, VOCAB_SIZE, SLOTS).tolist(),
-        "masked_lm_weights": [1.0] * SLOTS,
-        "next_sentence_labels": [int(rng.integers(2))],
-    }
+    from tests.kit import corpora
+
+    return corpora.standard_example(rng, VOCAB_SIZE, LENGTH, SLOTS)[1]
 
 
 def dynamic_example(rng) -> dict:
@@ -283,15 +276,9 @@ class VocabularyFile(Target):
         if rng.random() < 0.5:
             lines = content.split(b"\n")
             odd = [
-                b"",
-                b"##",
-                b"####",
-                b"\x00",
+                *(b"", b"##", b"####", b"\x00", b"[unused1]", b"a" * 1000, b" "),
+                "##\u00e9".encode(),
                 "\u0300\u200b".encode(),
-                b"[unused1]",
-                b"a" * 1000,
-                b" ",
-                b"##\xc3\xa9",
             ]
             for _ in range(int(rng.integers(1, 5))):
                 lines[rng.integers(len(lines))] = odd[rng.integers(len(odd))]

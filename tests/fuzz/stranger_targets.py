@@ -115,23 +115,16 @@ class ChatTemplate(Target):
     name, clean = "chat_template", (DataError,)
     pieces = (
         *("{% for i in range(99999) %}", "{% endfor %}", "{% for m in messages %}", "{{ m.content }}", "{% if m %}"),
+        *("{% endif %}", "{{ messages }}", "{{ messages[0].content * 10 ** 8 }}", "{% set a = 'a' * 9999 %}"),
+        *("{{ a * 9999 }}", "{% macro f(n) %}", "{% endmacro %}", "{{ f(3) }}", "{{ ''.__class__ }}", "{% raw %}"),
         *(
-            *("{% endif %}", "{{ messages }}", "{{ messages[0].content * 10 ** 8 }}", "{% set a = 'a' * 9999 %}"),
-            "{{ a * 9999 }}",
-        ),
-        *(
-            *("{% macro f(n) %}", "{% endmacro %}", "{{ f(3) }}", "{{ ''.__class__ }}"),
             "{{ messages | tojson(indent=99999999) }}",
+            "{{ raise_exception('no\nmore') }}",
+            "{{ self }}",
+            "{{ cycler }}",
         ),
-        *(
-            *("{{ raise_exception('no\nmore') }}", "{{ self }}", "{{ cycler }}", "{{ 'a' | center(999999999) }}"),
-            "{% break %}",
-        ),
-        *(
-            *("{{ '%s' | format(messages) }}", "{{ lipsum(n=100000) }}", "{{ dict(a=1) }}", "\x1b[2J\u202e"),
-            "{% raw %}",
-            "{#",
-        ),
+        *("{{ 'a' | center(999999999) }}", "{% break %}", "{{ '%s' | format(messages) }}", "{{ lipsum(n=100000) }}"),
+        *("{{ dict(a=1) }}", "\x1b[2J\u202e", "{#"),
     )
 
     def damage(self, rng, folder):

@@ -22,10 +22,7 @@ def variables(text):
             for name in ("OMPI_COMM_WORLD", "MV2_COMM_WORLD")
         ),
         ("PALS_RANKID=3 PMI_SIZE=4 PALS_LOCAL_RANKID=1 PALS_LOCAL_SIZE=2", Launch(3, 4, 1, 2)),
-        (
-            "SLURM_PROCID=7 SLURM_STEP_NUM_TASKS=8 SLURM_LOCALID=3 SLURM_STEP_TASKS_PER_NODE=4(x2)",
-            Launch(7, 8, 3, 4),
-        ),
+        ("SLURM_PROCID=7 SLURM_STEP_NUM_TASKS=8 SLURM_LOCALID=3 SLURM_STEP_TASKS_PER_NODE=4(x2)", Launch(7, 8, 3, 4)),
         # Other numbers of tasks on each host; this is the third.
         (
             "SLURM_PROCID=8 SLURM_STEP_NUM_TASKS=9 SLURM_LOCALID=0 SLURM_NODEID=2 SLURM_STEP_TASKS_PER_NODE=4(x2),1",

@@ -25,12 +25,18 @@ SMALL = (
 )
 
 
-def test_the_wheel_contains_the_package_and_the_ops_for_one_platform(tmp_path):
-    ops = tmp_path / "libtftrain_ops.so"
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel, in a folder that had one of another version."""
+    folder = tmp_path_factory.mktemp("wheel")
+    ops = folder / "libtftrain_ops.so"
     ops.write_bytes(b"the library")
-    (tmp_path / "tftrain-0.0.1-py3-none-any.whl").touch()
-    wheel = build_wheel.build_tftrain(ops, tmp_path)
-    assert list(tmp_path.glob("*.whl")) == [wheel], "wheels of other versions are gone"
+    (folder / "tftrain-0.0.1-py3-none-any.whl").touch()
+    return build_wheel.build_tftrain(ops, folder)
+
+
+def test_the_wheel_contains_the_package_and_the_ops_for_one_platform(wheel):
+    assert list(wheel.parent.glob("*.whl")) == [wheel], "wheels of other versions are gone"
     version = re.fullmatch(rf"tftrain-([\d.]+)-{PYTHON}-{PYTHON}-{PLATFORM}\.whl", wheel.name)[1]
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
@@ -49,8 +55,8 @@ def test_the_wheel_contains_the_package_and_the_ops_for_one_platform(tmp_path):
     assert data <= {name.split("/")[-1] for name in names}
 
 
-def test_the_console_command_and_the_guides_work_from_an_empty_folder(tmp_path):
-    with zipfile.ZipFile(build_wheel.build_tftrain(None, tmp_path)) as archive:
+def test_the_console_command_and_the_guides_work_from_an_empty_folder(wheel, tmp_path):
+    with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
     (tmp_path / "empty").mkdir()
     (command,) = importlib.metadata.Distribution.at(next((tmp_path / "site").glob("*.dist-info"))).entry_points
@@ -96,18 +102,8 @@ def test_the_wheels_train_in_an_environment_without_the_repository(tmp_path):
     # the editable tftrain stays out.
     (packages,) = home.glob("lib/python*/site-packages")
     (packages / "other.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
-    pip = [
-        python,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--ignore-installed",
-        "--no-index",
-        "--no-deps",
-        f"--find-links={dist}",
-    ]
-    subprocess.run([*pip, "tftrain", "horovod"], check=True)
+    install = "-m pip install --quiet --ignore-installed --no-index --no-deps tftrain horovod"
+    subprocess.run([python, *install.split(), f"--find-links={dist}"], check=True)
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     options = ["launch", "-np", "2", *SMALL, f"--output_dir={tmp_path / 'run'}"]
     done = subprocess.run(

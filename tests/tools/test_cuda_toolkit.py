@@ -96,13 +96,19 @@ def test_the_newest_gpu_of_a_host_counts(tmp_path):
     assert cuda_toolkit.driver(environ).capability == (9, 0)
 
 
-def test_set_up_ends_before_it_touches_anything(tmp_path):
+@pytest.mark.parametrize(
+    ("tf", "words"),
+    [
+        ("2.20", "driver 550.54.15 can't run TensorFlow"),
+        ("2.21", "TF=2.21 has no lock file for GPUs; GPU=1 takes TF=2.20\n"),
+    ],
+)
+def test_set_up_ends_before_it_touches_anything(tf, words, tmp_path):
     environ, _ = machine(tmp_path, {}, f"550.54.15, {H100}")
-    command = [sys.executable, ROOT / "tools/setup.py", "--gpu=1", "--tf=2.20"]
+    command = [sys.executable, ROOT / "tools/setup.py", "--gpu=1", f"--tf={tf}"]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | environ, check=False)
-    assert done.returncode == 1
-    assert done.stderr.startswith("[setup] error: driver 550.54.15 can't run TensorFlow")
-    assert done.stdout == ""
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"[setup] error: {words}")
 
 
 @pytest.fixture
@@ -127,13 +133,6 @@ def test_a_version_of_tensorflow_is_a_kind_of_environment_with_a_lock_of_its_own
     assert Choices.of_stamps().kind != Choices().kind
     assert Choices.of_stamps().lock == tmp_path / "requirements-tf2.21.lock"
     assert Choices.of_stamps(tf="2.20") == Choices()
-
-
-def test_tensorflow_2_21_is_not_set_up_for_gpus():
-    command = [sys.executable, ROOT / "tools/setup.py", "--gpu=1", "--tf=2.21"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr == "[setup] error: TF=2.21 has no lock file for GPUs; GPU=1 takes TF=2.20\n"
 
 
 def test_the_ops_are_built_with_gpu_kernels_by_the_toolkit_that_fits(stamps, tmp_path, monkeypatch):
