@@ -6,7 +6,6 @@ and what is accepted is right. A failure prints the command that repeats it. Exi
 
 import argparse
 import importlib
-import itertools
 import os
 import sys
 import time
@@ -26,7 +25,6 @@ IMPORTED = (
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__.split("\n\n")[1])
     parser.add_argument("--cases", type=int, default=10_000, help="cases in all, shared by the targets")
-    parser.add_argument("--seconds", type=float, help="go on for so long instead")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--target", choices=list(TARGETS), action="append", help="only this one")
     parser.add_argument("--case", type=int, help="only this case of the target")
@@ -38,7 +36,7 @@ def main() -> int:
     print(f"seed {args.seed}, targets {', '.join(names)}", flush=True)
     counts = {name: Counter() for name in names}
     begin, failures = time.monotonic(), 0
-    for name, cases in _rounds(names, args, begin):
+    for name, cases in _rounds(names, args):
         started = time.monotonic()
         for result in harness.run(TARGETS[name](), args.seed, cases):
             counts[name]["failed" if result.failed else result.outcome] += 1
@@ -53,19 +51,14 @@ def main() -> int:
     return int(failures > 0)
 
 
-def _rounds(names, args, begin):
-    """Yields a target and its next cases, until all are done or the time is over."""
+def _rounds(names, args):
+    """Yields a target and its next cases, until all are done."""
     if args.case is not None:
         yield names[0], [args.case]
         return
     share = -(-args.cases // len(names))
-    for first in itertools.count(0, ROUND):
-        if args.seconds is None and first >= share:
-            return
-        for name in names:
-            if args.seconds is not None and time.monotonic() - begin > args.seconds:
-                return
-            yield name, range(first, first + ROUND if args.seconds is not None else min(first + ROUND, share))
+    for first in range(0, share, ROUND):
+        yield from ((name, range(first, min(first + ROUND, share))) for name in names)
 
 
 if __name__ == "__main__":
