@@ -171,8 +171,6 @@ def test_a_limit_that_nothing_fits_names_what_would_fit():
 @pytest.mark.parametrize(
     ("args", "ranks", "line"),
     [
-        ([], 2, "--global_batch_size: expected the samples of an update"),
-        ([BATCH, "--tensor_parallel_size=2"], 3, "--tensor_parallel_size=2: expected a divisor of the 3 ranks"),
         ([BATCH, "--pipeline_parallel_size=3"], 4, "--pipeline_parallel_size=3: expected a divisor of 4"),
         (["--global_batch_size=7"], 3, "--global_batch_size=7: expected a multiple of"),
         (

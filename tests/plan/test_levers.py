@@ -38,7 +38,6 @@ def batch_of(out):
 @pytest.mark.parametrize(
     "given",
     [
-        [*BF16, "--micro_batch_size=32", "--split_opt_state"],
         [*BF16, "--micro_batch_size=32", "--split_opt_state", "--state_split_strategy=greedy:8"],
         [*GPT, "--micro_batch_size=16", "--zero_stage=1", "--grad_accum_steps=4"],
         [*BF16, "--micro_batch_size=125", "--split_grad_accum"],
@@ -49,7 +48,6 @@ def batch_of(out):
         [*WIDE, "--micro_batch_size=32", "--optimizer=adamw", "--jit_compile=true"],
         [*WIDE, "--micro_batch_size=32", "--nodes=2", "--cluster=a100_40gb"],
         [*BF16, "--micro_batch_size=48", "--nodes=2", "--split_weights", "--cluster=a100_40gb"],
-        [*GPT, "--micro_batch_size=16", "--grad_accum_steps=4"],
         [*GPT, "--micro_batch_size=9", "--pipeline_parallel_size=2"],
     ],
 )

@@ -11,16 +11,21 @@ from tftrain.plan import cluster, forecast, machine
 from tftrain.plan.system import systems
 
 
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    """Measures little, and not for long."""
+    small = {"SECONDS": 0.01, "BUSY_SECONDS": 0.01, "SIZES": (32, 256), "COPY_BYTES": 1 << 22, "SENT_BYTES": 1 << 20}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in small.items():
+            patch.setattr(machine, name, value)
+        yield
+
+
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(machine, "SECONDS", 0.01)
-        patch.setattr(machine, "SIZES", (32, 256))
-        patch.setattr(machine, "COPY_BYTES", 1 << 22)
-        patch.setattr(machine, "SENT_BYTES", 1 << 20)
-        found = tmp_path_factory.mktemp("machine") / "folder" / "machine.json"
-        machine.measure(found)
-        return found
+    found = tmp_path_factory.mktemp("machine") / "folder" / "machine.json"
+    machine.measure(found)
+    return found
 
 
 def test_what_is_measured_reads_back_and_is_possible(path):

@@ -79,13 +79,3 @@ def test_the_micro_batch_of_embeddings_is_free_as_their_loss_does_not_depend_on_
     assert len({each for command in commands for each in re.findall(r"--micro_batch_size=\d+", command)}) > 3
     assert re.search(r"\n  vectors +0\.\d*[1-9]", printed)
     assert re.search(r"\n  first pass +\d*\.\d*[1-9]", printed)
-
-
-@pytest.mark.parametrize("job", ["--micro_batch_size=64", "--search"])
-def test_the_commands_of_a_run_in_phases_have_all_of_them(tmp_path, capsys, job):
-    text = "until_samples=10000000 data_dir=a max_seq_length=128;data_dir=b max_seq_length=512"
-    given = ("--flagfile=configs/large.flags", "--global_batch_size=4096", "--cluster=a100_40gb", "--max_steps=10000")
-    plan.main(["plan", *given, job, f"--phases={text}", f"--html={tmp_path / 'plan.html'}"])
-    commands = re.findall("python -m tftrain.launch [^<\n]*", (tmp_path / "plan.html").read_text())
-    assert len(commands) > 3
-    assert [each for each in commands if text not in each or "--max_steps=10000" not in each] == []

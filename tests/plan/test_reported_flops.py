@@ -11,6 +11,7 @@ from tftrain.config.model import ModelConfig
 from tftrain.plan.reported_flops import reported
 
 SIZES = {"num_hidden_layers": 3, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 64}
+ROWS = {row.name: row for row in rows.read_reference()}
 GPT = resized(LARGE, **SIZES, vocab_size=50, max_position_embeddings=8)._replace(
     seq=8, predictions=8, micro_batch=1, global_batch=5
 )
@@ -25,14 +26,14 @@ GPT = resized(LARGE, **SIZES, vocab_size=50, max_position_embeddings=8)._replace
     ],
 )
 def test_the_corrected_formula_gives_the_published_figures_to_the_last_digit(name, tflops):
-    row = next(row for row in rows.read_reference() if row.name == name)
+    row = ROWS[name]
     found = reported(row.workload, "corrected") / (row.reference.sec_per_iteration * row.workload.ranks * 1e12)
     assert f"{found:.2f}" == tflops == f"{row.reference.tflops_per_gpu:.2f}"
 
 
 def test_the_old_formula_gives_the_published_figures_but_for_the_norms():
     # The source counted every weight of the blocks on every rank that holds it: norms and biases tp times, 0.04 %.
-    old = [row for row in rows.read_reference() if row.formula == "old" and row.reference.sec_per_iteration]
+    old = [row for row in ROWS.values() if row.formula == "old" and row.reference.sec_per_iteration]
     assert len(old) > 20
     for row in old:
         found = reported(row.workload, "old") / (row.reference.sec_per_iteration * row.workload.ranks * 1e12)
