@@ -14,43 +14,12 @@ _RANGES = {
     "japanese": [*range(0x3041, 0x3097), *range(0x30A1, 0x30FB), *range(0xFF66, 0xFF9F), 0x4E00, 0x65E5],
     "korean": [*range(0xAC00, 0xB000), *range(0x1100, 0x1113), *range(0x1161, 0x1176)],
 }
-_EMOJI = [
-    "\U0001f600",
-    "\U0001f468\u200d\U0001f469\u200d\U0001f467",
-    "\U0001f44d\U0001f3fd",
-    "\U0001f1e9\U0001f1ea",
-    "1\ufe0f\u20e3",
-]
-_EMOJI += ["\u2764\ufe0f", "\u00a9\ufe0f", "\u2122"]
-_CODE = [
-    "def f(x):",
-    "\treturn x[0] != 'it\\'s'",
-    "if (a&&b) {",
-    "  }",
-    "// TODO: <mask> </s> [MASK]",
-    "x=1;y+=2",
-    "http://a.b/c?d=e&f",
-]
-_BETWEEN = [
-    " ",
-    " ",
-    " ",
-    " ",
-    ", ",
-    ". ",
-    "  ",
-    "\t",
-    "\u00a0",
-    "\u3000",
-    "-",
-    "'s ",
-    "'re",
-    " 12",
-    "\u200b",
-    "\u2581",
-    "\ufb01",
-    "\uff11",
-]
+_EMOJI = ["\U0001f600", "\U0001f468\u200d\U0001f469\u200d\U0001f467", "\U0001f44d\U0001f3fd", "\U0001f1e9\U0001f1ea"]
+_EMOJI += ["1\ufe0f\u20e3", "\u2764\ufe0f", "\u00a9\ufe0f", "\u2122"]
+_CODE = ["def f(x):", "\treturn x[0] != 'it\\'s'", "if (a&&b) {", "  }", "// TODO: <mask> </s> [MASK]", "x=1;y+=2"]
+_CODE += ["http://a.b/c?d=e&f"]
+_BETWEEN = [*[" "] * 4, ", ", ". ", "  ", "\t", "\u00a0", "\u3000", "-", "'s ", "'re", " 12"]
+_BETWEEN += ["\u200b", "\u2581", "\ufb01", "\uff11"]
 _MARKS = [0x301, 0x308, 0x323, 0x30A, 0x344, 0x20DD, 0x3099, 0x94D, 0x200D]
 SCRIPTS = (*_RANGES, "emoji", "code")
 

@@ -81,9 +81,11 @@ def answer(function, examples):
 
 @pytest.fixture(scope="module")
 def common():
-    """A model, and the signature of it as a graph."""
+    """A model, and the signature of it as a graph, which reads the windows of a context part by part."""
     model = drawn(pieces())
-    return model, traced(model)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(answer_graph, "WINDOWS_AT_ONCE", 64)
+        return model, traced(model)
 
 
 def assert_equal(found, model, examples, threshold=None):
@@ -193,12 +195,6 @@ def test_windows_are_those_of_training(length, stride, of_roberta):
         assert np.flatnonzero(found.is_part[row]).tolist() == list(range(part.start, part.stop))
         np.testing.assert_array_equal(found.is_best[row, part], window.is_best)
     assert not np.any(found.is_best & ~found.is_part)
-
-
-def test_a_context_of_many_windows_is_read_part_by_part(monkeypatch):
-    model, examples = drawn(pieces(), doc_stride=3), [("key", " ".join([*files.WORDS] * 9)), ("type", "bad")]
-    monkeypatch.setattr(answer_graph, "WINDOWS_AT_ONCE", 4)
-    assert_equal(answer(traced(model), examples), model, examples)
 
 
 @pytest.mark.nightly

@@ -38,7 +38,7 @@ ON_TEXT = {
     "hf_bert_answers": {"answer_text": {"question": QUESTIONS, "context": CONTEXTS}},
 }
 
-# What a server does. The packages that it must not need can't be imported.
+# What a server does, also without a row or a token. The packages that it must not need can't be imported.
 BARE = """
 import json, sys
 sys.modules.update(dict.fromkeys(["tftrain", "tensorflow_text", "tf_keras"]))
@@ -54,6 +54,13 @@ for name, on_ids, on_text in json.loads(sys.argv[1]):
         for key, value in found.items():
             value = value.numpy()
             outputs[f"{name}/{place}/{key}"] = value.astype("U") if value.dtype == object else value
+    for signature in (*on_ids, *on_text):
+        specs = functions[signature].structured_input_signature[1]
+        for shape in [(0, 0), (0, 4), (2, 0)] if signature in on_ids else [(0,)]:
+            given = {key: tf.zeros(shape, spec.dtype) for key, spec in specs.items()}
+            for value in functions[signature](**given).values():
+                assert value.shape[0] == shape[0], (signature, shape)
+                assert shape == (0,) or value.shape.rank < 3 or value.shape[1] == shape[1], (signature, shape)
 np.savez("found.npz", **outputs)
 """
 

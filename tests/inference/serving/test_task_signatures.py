@@ -33,7 +33,7 @@ def predicted(model, texts, key):
     return [list(each[key].values()) if isinstance(each[key], dict) else each[key] for each in found]
 
 
-@pytest.mark.parametrize("task", ["multi_label", pytest.param("regression", marks=pytest.mark.nightly), "embedding"])
+@pytest.mark.parametrize("task", ["multi_label", pytest.param("regression", marks=pytest.mark.nightly)])
 def test_texts_in_the_graph_are_those_of_predict(task):
     """Texts and pairs, short, empty and too long, with weights that are drawn."""
     weights = Drawn(files.tokenizer())
@@ -43,14 +43,6 @@ def test_texts_in_the_graph_are_those_of_predict(task):
     made = signatures(ServedModel(model, TextGraph(model), 5))
     first, second = tf.constant(TEXTS), tf.constant(OTHERS)
     singles, pairs = [(text,) for text in TEXTS], list(zip(TEXTS, OTHERS, strict=True))
-    if task == "embedding":
-        outputs = made["embeddings"].traced(text=first)
-        np.testing.assert_allclose(outputs["embedding"], predicted(model, singles, "embedding"), **CLOSE)
-        ids = [tf.constant(each) for each in ([[2, 9, 3, 0]], [[1, 1, 1, 0]], [[0, 0, 0, 0]])]
-        vectors = made["embed"].traced(*ids)["embedding"]
-        np.testing.assert_allclose(tf.norm(vectors, axis=-1), 1, rtol=1e-5)
-        assert "classify" not in made
-        return
     name, output = ("classify", "probabilities") if task == "multi_label" else ("regress", "number")
     key = output if task == "multi_label" else "prediction"
     alone = made[f"{name}_text"].traced(text=first)[output]
@@ -67,10 +59,12 @@ PROMPTS = {"text_prompt": "a: ", "text_pair_prompt": "key list", "pool_prompt": 
     ("fixture_name", "changes"),
     [
         ("", {"pooling": "max", "embedding_dense": 5, **PROMPTS}),
-        *(
-            pytest.param("", {"pooling": each}, marks=pytest.mark.nightly) for each in ("mean", "cls")
-        ),  # The mean: above.
-        ("hf_gpt2", {"model_family": "gpt", "embedding_dense": 5, "normalize_embeddings": False}),
+        *(pytest.param("", {"pooling": each}, marks=pytest.mark.nightly) for each in ("mean", "cls")),
+        pytest.param(
+            "hf_gpt2",
+            {"model_family": "gpt", "embedding_dense": 5, "normalize_embeddings": False},
+            marks=pytest.mark.nightly,
+        ),
         ("hf_qwen3", {"model_family": "gpt", "position_embedding": "rotary", **PROMPTS, "text_pair_prompt": "a: "}),
     ],
 )
@@ -82,6 +76,7 @@ def test_vectors_of_texts_in_the_graph_and_in_onnx_are_those_of_predict(tmp_path
     weights.model = dataclasses.replace(weights.model, task="embedding", initializer_range=0.4, **changes)
     model = trained_model.with_weights(weights)
     made = signatures(ServedModel(model, TextGraph(model), 5))
+    assert "classify" not in made
     first = made["embed_text"].traced(text=tf.constant(TEXTS))["embedding"]
     np.testing.assert_allclose(first, predicted(model, [(text,) for text in TEXTS], "embedding"), **CLOSE)
     np.testing.assert_array_equal(made["embeddings"].traced(text=tf.constant(TEXTS))["embedding"], first)

@@ -108,7 +108,8 @@ def test_sentencepiece_inside_a_graph_gives_the_samples_of_prediction(sentencepi
     assert_same_ids(trained_model.with_weights(Drawn(sentencepiece)), TEXTS)
 
 
-@pytest.mark.parametrize("name", ["xlm_roberta", "roberta"])
+# The daily one has byte pairs; test_pipeline_graph.py has the ids of both.
+@pytest.mark.parametrize("name", [pytest.param("xlm_roberta", marks=pytest.mark.nightly), "roberta"])
 def test_texts_and_pairs_of_robertas_kind_become_the_samples_of_training(tmp_path, name):
     (tmp_path / "tokenizer.json").write_bytes(libraries.LIBRARIES[name]())
     model = trained_model.with_weights(Drawn(tokenizer_files.read(tmp_path)))
@@ -134,9 +135,8 @@ def test_texts_of_a_decoder_of_llamas_kind_become_the_samples_of_prediction(tmp_
     assert_same_ids(model, ["the model", "", " x  \U0001f600", "every layer " * 30])
 
 
-@pytest.mark.parametrize("normalization", ["bert", "nfkc"])
-def test_texts_of_a_decoder_become_the_samples_of_prediction(tmp_path, normalization):
+def test_texts_of_a_decoder_become_the_samples_of_prediction(tmp_path):
     vocabulary = read_vocabulary(str(corpora.vocab_file(tmp_path / "vocab")), "wordpiece")
-    tokenizer = ModelTokenizer(vocabulary, True, normalization)
+    tokenizer = ModelTokenizer(vocabulary, True, "nfkc")
     model = trained_model.with_weights(Drawn(tokenizer, model_family="gpt"))
     assert_same_ids(model, ["the model", "", "every layer " * 30])
