@@ -23,28 +23,24 @@ FLAGS = {name: value or True for name, _, value in (each.removeprefix("--").part
 BERT = f"hf:{DATA / 'hf_bert'}"
 
 
-def in_fresh_process(program, folder):
-    environ = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
-    command = [sys.executable, "-c", program]
-    found = subprocess.run(command, cwd=folder, env=environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
-    assert found.returncode == 0, found.stderr
-    return found.stdout
-
-
-@pytest.mark.slow
-def test_the_documented_code_runs(tmp_path):
+def test_the_documented_code_runs(tmp_path, monkeypatch, capsys):
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/notebook.md").read_text(), re.DOTALL)
     for given, shorter in (("max_steps=100", "max_steps=4"), ("corpus_mb=1", "corpus_mb=0.1"), ("2000", "500")):
         assert f"{given}," in code
         code = code.replace(f"{given},", f"{shorter},")
-    *_, loss, masks = in_fresh_process(code, tmp_path).splitlines()
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "docs/notebook.md", "exec"), {})
+    *_, loss, masks = capsys.readouterr().out.splitlines()
     rows = read_rows(tmp_path / "run")
     assert float(loss) == pytest.approx(next(row["eval_mlm_loss"] for row in rows if "eval_mlm_loss" in row), rel=1e-5)
     assert masks.startswith("[{'position': 3, 'candidates': [{'token': ")
 
 
-def test_the_import_loads_no_tensorflow(tmp_path):
-    in_fresh_process("import sys; from tftrain import notebook; assert 'tensorflow' not in sys.modules", tmp_path)
+def test_the_import_loads_no_tensorflow_and_chooses_its_keras():
+    program = "import os, sys; from tftrain import notebook; assert 'tensorflow' not in sys.modules;"
+    program += "assert os.environ['TF_USE_LEGACY_KERAS'] == '1'"
+    environ = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, env=environ)
 
 
 def test_wrong_flags_raise_what_the_programs_print(capsys, tmp_path):

@@ -12,12 +12,9 @@ from tests.kit import runs
 from tests.tasks.test_fine_tuning import OUTPUT_SHAPES, configured, data
 from tests.test_predict import load, objects, run
 from tftrain.config.convert import Place
-from tftrain.config.model_source import ModelSource
 from tftrain.data import pipeline
-from tftrain.files.errors import FormatError
 from tftrain.formats import registry
-from tftrain.formats.registry import open_weights
-from tftrain.formats.weights import DerivedWeights, Weights, without
+from tftrain.formats.weights import DerivedWeights, Weights
 from tftrain.inference import trained_model
 from tftrain.inference.task_predictions import TaskPredictions
 from tftrain.inputs.inputs import Inputs
@@ -63,13 +60,8 @@ def texts_of(expected, contexts):
     return tuple(expected["texts"]) if "texts" in expected else (expected["question"], contexts[expected["id"]])
 
 
-VECTORS = (
-    "--pooling=max",
-    "--embedding_dense=6",
-    "--text_prompt=key list: ",
-    "--text_pair_prompt=b",
-    "--pool_prompt=false",
-)
+VECTORS = ("--pooling=max", "--embedding_dense=6", "--text_prompt=key list: ")
+VECTORS += ("--text_pair_prompt=b", "--pool_prompt=false")
 DECODER = ("--model_family=gpt", "--embedding_dense=5", "--normalize_embeddings=false", "--text_prompt=a ")
 
 
@@ -143,12 +135,6 @@ def test_a_question_may_have_no_answer(capsys):
     assert some["prediction"] == some["n_best"][0]["text"] != ""
     assert none["prediction"] == none["n_best"][0]["text"] == ""
     assert none["n_best"][1:] == some["n_best"][:19]
-
-
-def test_weights_without_the_classifier_are_refused():
-    weights = open_weights(ModelSource(init_checkpoint=f"hf:{DATA / 'hf_bert_classes'}").place)
-    with pytest.raises(FormatError, match=r"no classifier, which a model for classification has; expected weights"):
-        trained_model.with_weights(without(weights, "classifier"))
 
 
 def test_the_flags_of_the_run_count_unless_others_are_given(data, tmp_path):
