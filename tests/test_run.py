@@ -17,7 +17,6 @@ from tests.model.samples import NEEDS_OPS
 from tests.observe.test_metrics import EVAL_FIELDS, TRAIN_FIELDS
 from tftrain import run
 from tftrain.checkpoint import folder as checkpoints
-from tftrain.checkpoint.errors import CheckpointError
 from tftrain.host.exit_codes import ExitCode
 from tftrain.inputs.inputs import Inputs
 from tftrain.train import process
@@ -61,12 +60,6 @@ def test_synthetic_tokens_are_uniform(whole):
     _, held_out = rows(whole)
     # An entropy estimated from n tokens of k kinds is too small by (k - 1) / 2n: 96 / 3584 nats here.
     assert math.isclose(held_out[-1]["eval_unigram_nats"], math.log(97), rel_tol=0.05)
-
-
-def test_a_resumed_run_is_bitwise_the_uninterrupted_one(whole, tmp_path):
-    states.begun_from(checkpoints.find(whole)[0], tmp_path)
-    train_alone(f"--output_dir={tmp_path}", *EIGHT, "--eval_every=4")
-    states.assert_same_end(tmp_path, whole)
 
 
 @NEEDS_OPS
@@ -137,27 +130,6 @@ def test_a_resume_from_elsewhere_sets_aside_what_is_there_and_may_bring_a_loss_s
     assert [each.name for each in checkpoints.find(tmp_path)] == ["step_00000006"]
     assert {path.name for path in (older.parent / "set_aside_1").iterdir()} == {older.name, *others}
     assert min(row["step"] for row in rows(tmp_path)[0]) > 4, "the rows of another run do not stay"
-
-
-def test_resuming_with_another_seed_or_rule_is_refused(whole, tmp_path):
-    path = checkpoints.find(whole)[0]
-    changes = ("--seed=2", "--optimizer=adamw", "--gelu_form=erf", "--ln_impl=fused")
-    with pytest.raises(CheckpointError) as caught:
-        train_alone(f"--output_dir={tmp_path}", f"--resume={path}", *changes)
-    for words in ("--seed=2, saved with 1", "--optimizer=adamw, saved with lamb", "--gelu_form=erf, saved with tanh"):
-        assert words in str(caught.value)
-    assert "ln_impl" not in str(caught.value)
-
-
-def test_evaluate_without_a_checkpoint_says_so(tmp_path):
-    with pytest.raises(CheckpointError, match="no checkpoint to evaluate"):
-        runs.evaluate(configured(f"--output_dir={tmp_path}", "--mode=evaluate"))
-
-
-def test_a_checkpoint_of_another_model_is_refused(whole, tmp_path):
-    path = checkpoints.find(whole)[-1]
-    with pytest.raises(CheckpointError, match="configuration: --hidden_size=64, saved with 32"):
-        train_alone(f"--output_dir={tmp_path}", "--hidden_size=64", f"--resume={path}")
 
 
 def test_standard_records_train_and_a_damaged_one_ends_the_run_in_one_line(tmp_path):
