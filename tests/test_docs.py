@@ -16,55 +16,38 @@ FOLDERS = "tftrain|tests|tools|custom_ops|configs|docs"
 
 # Flags of other programs that the pages name.
 OTHER = {
-    "absl": {"flagfile", "help"},
-    "horovodrun": {
-        *("blacklist-cooldown-range", "gloo", "host-discovery-script", "max-np", "min-np", "network-interfaces"),
-        *("num-proc", "reset-limit", "start-timeout"),
-    },
-    "horovodrun and mpirun": {"hostfile"},
-    "mpirun": {"allow-run-as-root", "mca", "oversubscribe"},
-    "timeout": {"preserve-status"},
-    "slurm": {
-        *("batch", "cpus-per-task", "gpus-per-node", "kill-on-bad-exit", "mpi", "nodes", "ntasks", "ntasks-per-node"),
-        *("open-mode", "requeue", "resv-ports", "signal", "time"),
-    },
-    "ray": {"num-cpus"},
-    "hf": {"include", "local-dir", "repo-type"},
-    "Apache Beam": {
-        *(
-            "direct_num_workers",
-            "direct_running_mode",
-            "environment_config",
-            "environment_type",
-            "flink_job_server_jar",
-            "flink_master",
-        ),
-        *("job_endpoint", "number_of_worker_harness_threads", "parallelism", "project", "region", "service_port"),
-        *("sdk_container_image", "temp_location"),
-    },
-    "apt-get": {"no-install-recommends"},
-    "bazel": {"action_env", "config"},
-    "XLA_FLAGS": {
-        "xla_cpu_enable_concurrency_optimized_scheduler",
-        "xla_dump_to",
-        "xla_gpu_all_reduce_combine_threshold_bytes",
-        "xla_gpu_deterministic_ops",
-        "xla_gpu_dot_merger_threshold_mb",
-        "xla_gpu_enable_command_buffer",
-        "xla_gpu_enable_cublaslt",
-        "xla_gpu_enable_latency_hiding_scheduler",
+    program: set(flags.split())
+    for program, flags in {
+        "absl": "flagfile help",
+        "horovodrun": "blacklist-cooldown-range gloo host-discovery-script max-np min-np network-interfaces num-proc "
+        "reset-limit start-timeout",
+        "horovodrun and mpirun": "hostfile",
+        "mpirun": "allow-run-as-root mca oversubscribe",
+        "timeout": "preserve-status",
+        "slurm": "batch cpus-per-task gpus-per-node kill-on-bad-exit mpi nodes ntasks ntasks-per-node open-mode "
+        "requeue resv-ports signal time",
+        "ray": "num-cpus",
+        "hf": "include local-dir repo-type",
+        "Apache Beam": "direct_num_workers direct_running_mode environment_config environment_type "
+        "flink_job_server_jar flink_master job_endpoint number_of_worker_harness_threads parallelism project region "
+        "service_port sdk_container_image temp_location",
+        "apt-get": "no-install-recommends",
+        "bazel": "action_env config",
+        "XLA_FLAGS": "xla_cpu_enable_concurrency_optimized_scheduler xla_dump_to "
+        "xla_gpu_all_reduce_combine_threshold_bytes xla_gpu_deterministic_ops xla_gpu_dot_merger_threshold_mb "
+        "xla_gpu_enable_command_buffer xla_gpu_enable_cublaslt xla_gpu_enable_latency_hiding_scheduler "
         "xla_gpu_enable_triton_gemm",
-    },
-    "Megatron-LM": {"bias-gelu-fusion", "rampup-batch-size"},
-    "tests/crash_matrix": {"kills", "layout"},
-    "tests/launched.py": {"code", "seconds"},
-    "tools/compare_revisions.py": {"base", "cases"},
-    "tools/layout_cases.py": {"cases", "most"},
-    "tools/figures.py": {"check", "from"},
-    "tools/page_picture.py": {"width"},
-    "tools/finetune.py": {"examples", "seeds", "steps"},
-    "tools/gpu_budget.py": {"autotune_results", "programs"},
-    "tools/gpu_check.py": {"library", "part", "platform", "rows", "tensorflow_python"},
+        "Megatron-LM": "bias-gelu-fusion rampup-batch-size",
+        "tests/crash_matrix": "kills layout",
+        "tests/launched.py": "code seconds",
+        "tools/compare_revisions.py": "base cases",
+        "tools/layout_cases.py": "cases most",
+        "tools/figures.py": "check from",
+        "tools/page_picture.py": "width",
+        "tools/finetune.py": "examples seeds steps",
+        "tools/gpu_budget.py": "autotune_results programs",
+        "tools/gpu_check.py": "library part platform rows tensorflow_python",
+    }.items()
 }
 COMMAND = r"(?:\bpython3? -m tftrain[. ](\w+)|(?m:^)tftrain (\w+)|\b(?:python3? )((?:tools|tests)/\w+\.py))"
 # Guides say what to do: measurements belong to results, history to git, and tests to CONTRIBUTING.
@@ -85,23 +68,14 @@ def flags_of_programs() -> set[str]:
 LINES = {
     **{"README": 105, "first_hour": 148, "architecture": 70, "recipes": 125, "migrate": 120, "glossary": 50},
     **{"data": 232, "data_reference": 175, "families": 90, "levers": 180, "optimizers": 75, "memory": 75},
-    **{
-        "finetuning": 110,
-        "embeddings": 110,
-        "custom_tasks": 130,
-        "hooks": 50,
-        "notebook": 50,
-        "from_transformers": 70,
-        "cluster": 220,
-        "parallelism": 210,
-    },
-    **{"elastic": 75, "planner": 150, "planner_model": 90, "checkpoints": 140, "checkpoint_format": 50},
-    **{"reliability": 200, "security": 95, "troubleshooting": 120, "limits": 70, "versions": 35, "predict": 100},
-    **{"export": 120, "formats": 80, "flags": 450, "api": 40, "kernels": 115, "benchmarks": 120, "developers": 200},
-    **{"results/README": 25, "results/benchmarks": 60, "results/planner": 60, "results/parallelism": 60},
-    **{"results/gpu/README": 90, "results/gpu/runs": 35, "results/gpu/budget": 30, "results/levers": 60},
-    **{"results/optimizers": 60, "results/reliability": 60},
-    **{"results/published": 35, "results/elastic": 15, "results/families": 25, "results/input": 40},
+    **{"finetuning": 110, "embeddings": 110, "custom_tasks": 130, "hooks": 50, "notebook": 50, "from_transformers": 70},
+    **{"cluster": 220, "parallelism": 210, "elastic": 75, "planner": 150, "planner_model": 90, "checkpoints": 140},
+    **{"checkpoint_format": 50, "reliability": 200, "security": 95, "troubleshooting": 120, "limits": 70},
+    **{"versions": 35, "predict": 100, "export": 120, "formats": 80, "flags": 450, "api": 40, "kernels": 115},
+    **{"benchmarks": 120, "developers": 200, "results/README": 25, "results/benchmarks": 60, "results/planner": 60},
+    **{"results/parallelism": 60, "results/gpu/README": 90, "results/gpu/runs": 35, "results/gpu/budget": 30},
+    **{"results/levers": 60, "results/optimizers": 60, "results/reliability": 60, "results/published": 35},
+    **{"results/elastic": 15, "results/families": 25, "results/input": 40},
 }
 ALL_LINES = 5000
 
