@@ -1,18 +1,16 @@
-"""Models with a part of their vocabulary: equal hidden states for the tokens that stay, and usable by every program."""
+"""Models with a part of their vocabulary: equal hidden states for the tokens that stay, and usable by programs."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.formats.models import DATA, build
+from tests.formats.test_convert import run
 from tests.kit import programs, runs
-from tftrain import convert
 from tftrain.config.convert import Place
 from tftrain.formats.registry import open_weights
-from tftrain.inference.serving import signatures
 
 TEXTS = {
     "hf_bert": "a b as\nthe as\n",
@@ -20,14 +18,6 @@ TEXTS = {
     "hf_llama": "the cat sat on the mat\n",
     **dict.fromkeys(("hf_modernbert", "hf_roberta", "hf_xlm_roberta", "hf_distilbert"), "the cat sat on the mat\n"),
 }
-
-
-def run(capsys, *arguments):
-    try:
-        code = convert.main(["convert", *map(str, arguments)])
-    except SystemExit as error:
-        code = error.code
-    return code, "".join(capsys.readouterr())
 
 
 def cut(capsys, tmp_path, name, *arguments, text=None):
@@ -57,10 +47,8 @@ def test_a_text_of_tokens_that_stay_has_the_same_hidden_states(capsys, tmp_path,
     for ids, theirs in zip(after.tokenizer.build()(lines), before.tokenizer.build()(lines), strict=True):
         assert [kept[number] for number in ids] == theirs.tolist()
     ids = np.random.default_rng(0).integers(0, len(new), 8)
-    (hidden, logits), (expected, all_logits) = (
-        hidden_and_logits(after, ids),
-        hidden_and_logits(before, np.take(kept, ids)),
-    )
+    hidden, logits = hidden_and_logits(after, ids)
+    expected, all_logits = hidden_and_logits(before, np.take(kept, ids))
     np.testing.assert_array_equal(hidden, expected)
     np.testing.assert_allclose(logits, all_logits[..., kept], rtol=1e-5, atol=1e-6)
     config, theirs = (json.loads((each / "config.json").read_text()) for each in (tmp_path / "cut", DATA / name))
@@ -82,47 +70,31 @@ def test_rows_that_pad_the_table_stay_for_a_multiple_of_64_and_a_count_keeps_fre
     after = open_weights(Place("hf", str(tmp_path / "cut")))
     assert after.model.vocab_size == least + 1
     assert set(tokens) - set(after.tokenizer.vocabulary.tokens) == {"[unused0]", "##ed"}
-    shutil.rmtree(tmp_path / "cut")
-    code, said = cut(capsys, tmp_path, "hf_bert", f"--keep_tokens={least - 1}")
-    assert code == 2
-    assert f"--keep_tokens={least - 1}: expected at least " in said
 
 
 def test_a_count_alone_keeps_the_first_tokens(capsys, tmp_path):
     code, said = run(capsys, f"--from=hf:{DATA / 'hf_gpt2'}", f"--to=tftrain:{tmp_path / 'cut'}", "--keep_tokens=262")
     assert code == 0, said
-    after, before = (
-        open_weights(Place("tftrain", str(tmp_path / "cut"))),
-        open_weights(Place("hf", str(DATA / "hf_gpt2"))),
-    )
+    after = open_weights(Place("tftrain", str(tmp_path / "cut")))
+    before = open_weights(Place("hf", str(DATA / "hf_gpt2")))
     assert after.model.vocab_size == 262
     old, new = before.tokenizer.vocabulary.tokens, after.tokenizer.vocabulary.tokens
     assert [old.index(token) for token in new] == list(range(262))
 
 
 @pytest.mark.slow
-def test_every_program_takes_a_smaller_model(capsys, tmp_path, monkeypatch):
-    builders = {name: signatures.OF_ENCODERS[name] for name in ("encode", "classify_text")}
-    monkeypatch.setattr(signatures, "OF_ENCODERS", builders)
+def test_a_smaller_model_is_fine_tuned_predicts_and_is_converted(capsys, tmp_path):
     assert cut(capsys, tmp_path, "hf_bert")[0] == 0
     model, table = f"hf:{tmp_path / 'cut'}", tmp_path / "train.tsv"
     table.write_text("text\tlabel\n" + "a bas\ta\nx\tb\n" * 8)
     args = (
         *(f"--init_checkpoint={model}", "--task=classification", f"--train_file={table}", f"--eval_file={table}"),
         *(f"--output_dir={tmp_path / 'run'}", "--max_steps=1", "--global_batch_size=8", "--eval_every=-1"),
-        *("--max_seq_length=16", "--log_every=1"),
+        "--max_seq_length=16",
     )
     assert runs.train(runs.checked(*args, base=())) == 0
-    assert runs.train(runs.checked(*args, "--max_steps=2", base=())) == 0  # resumes
-    rows = [row["step"] for row in runs.read_rows(tmp_path / "run") if "loss" in row]
-    assert rows == [1, 2]
-    runs.evaluate(runs.checked(*args, "--mode=evaluate", "--max_steps=2", base=()))
-    for program, more in (
-        ("predict", f"--output_dir={tmp_path / 'run'} -- 'a bas'"),
-        ("predict", f"--init_checkpoint={model} -- 'a [MASK]'"),
-        ("export", f"--output_dir={tmp_path / 'run'} --to={tmp_path / 'export'}"),
-        ("convert", f"--from=tftrain:{tmp_path / 'run'} --to=hf:{tmp_path / 'back'}"),
-    ):
-        programs.done(program, more)
+    programs.done("predict", f"--output_dir={tmp_path / 'run'} -- 'a bas'")
+    programs.done("predict", f"--init_checkpoint={model} -- 'a [MASK]'")
+    programs.done("convert", f"--from=tftrain:{tmp_path / 'run'} --to=hf:{tmp_path / 'back'}")
     size = json.loads((tmp_path / "back/config.json").read_text())["vocab_size"]
     assert size == len((tmp_path / "cut/vocab.txt").read_text().splitlines())

@@ -9,7 +9,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
-from tests.formats.models import DATA, TENSORS
+from tests.formats.models import DATA, TENSORS, assert_same_tensors
+from tests.formats.test_convert import converted
 from tftrain.config.convert import Place
 from tftrain.files.errors import FormatError
 from tftrain.formats import torch_file
@@ -249,24 +250,26 @@ def test_a_decoder_that_does_not_say_whether_it_is_tied_follows_its_tensors(tmp_
         open_weights(rewards)
 
 
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_pickles_in_several_files_are_read_when_allowed(tmp_path, wrapped):
+@pytest.mark.parametrize(("files", "wrapped"), [(1, False), (2, False), (2, True)])
+def test_pickles_in_one_or_several_files_are_read_when_allowed(capsys, tmp_path, files, wrapped):
     tensors = load_file(DATA / "hf_bert/model.safetensors")
     folder = shutil.copytree(DATA / "hf_bert", tmp_path / "model")
     (folder / "model.safetensors").unlink()
-    halves, where = [list(tensors)[::2], list(tensors)[1::2]], {}
-    for number, names in enumerate(halves, 1):
-        file = f"pytorch_model-0000{number}-of-00002.bin"
+    where = {}
+    for number in range(files):
+        names = list(tensors)[number::files]
+        file = "pytorch_model.bin" if files == 1 else f"pytorch_model-0000{number + 1}-of-00002.bin"
         content = {name: torch_file.Placeholder(name, tensors[name].shape) for name in names}
         content = {"epoch": 1, "state_dict": content} if wrapped else content
         torch_file.write(folder / file, content, [(name, tensors[name]) for name in names])
         where |= dict.fromkeys(names, file)
-    (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))
+    if files > 1:
+        (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))
     advice = f"python -m tftrain.convert --from=hf:{folder} --to=hf:NEW_FOLDER --allow_pickle"
     with pytest.raises(FormatError, match=advice):
         open_weights(Place("hf", str(folder)))
-    weights, expected = open_weights(Place("hf", str(folder)), True), open_weights(Place("hf", str(DATA / "hf_bert")))
-    assert all(np.array_equal(weights.read(name), expected.read(name)) for name in expected.shapes)
+    converted(capsys, f"hf:{folder}", f"hf:{tmp_path / 'out'}", "--allow_pickle")
+    assert_same_tensors(tmp_path / "out", DATA / "hf_bert")
 
 
 @pytest.mark.parametrize("has_config", [True, False])

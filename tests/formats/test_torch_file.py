@@ -9,10 +9,9 @@ import zipfile
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
-from tests.formats.models import DATA, assert_same_tensors
-from tests.formats.test_convert import converted, run
+from tests.formats.models import DATA
+from tests.formats.test_convert import converted
 from tftrain.config.convert import Place
 from tftrain.files.errors import FormatError
 from tftrain.formats import torch_file
@@ -95,19 +94,6 @@ def write_megatron(folder, model, tensors, **args):
     (folder / "mp_rank_00").mkdir()
     torch_file.write(folder / FILE, {"args": args, "checkpoint_version": 3.0, "model": model}, tensors.items())
     return open_weights(Place("megatron", str(folder)))
-
-
-def test_a_pickle_of_transformers_is_read_when_allowed(capsys, tmp_path):
-    shutil.copytree(DATA / "hf_bert", tmp_path / "model")
-    tensors = load_file(tmp_path / "model/model.safetensors")
-    (tmp_path / "model/model.safetensors").unlink()
-    places = {name: Placeholder(name, value.shape) for name, value in tensors.items()}
-    torch_file.write(tmp_path / "model/pytorch_model.bin", places, tensors.items())
-    code, text = run(capsys, f"--from=hf:{tmp_path / 'model'}", f"--to=hf:{tmp_path / 'out'}")
-    assert code == 1
-    assert f"-m tftrain.convert --from=hf:{tmp_path / 'model'} --to=hf:NEW_FOLDER --allow_pickle" in text
-    converted(capsys, f"hf:{tmp_path / 'model'}", f"hf:{tmp_path / 'out'}", "--allow_pickle")
-    assert_same_tensors(tmp_path / "out", DATA / "hf_bert")
 
 
 def test_megatron_comes_back_with_the_same_bits_and_a_padded_vocabulary(capsys, tmp_path):
