@@ -41,28 +41,29 @@ def token_features(expected):
     return {ours: expected[theirs].astype(np.int32) for ours, theirs in names.items()}
 
 
-def without_tokenizer(name, folder):
-    """A copy of a model of hf whose export has no signatures on text, which takes a fraction of the time."""
-    folder.mkdir()
-    for file in ("config.json", "model.safetensors"):
-        shutil.copy(DATA / name / file, folder)
-    return f"hf:{folder}"
-
-
 @pytest.mark.parametrize(
     ("variant", "dtype"), [pytest.param("bf16", tf.bfloat16, marks=pytest.mark.nightly), ("int8", tf.int8)]
 )
-def test_smaller_variants_hold_small_weights_and_stay_near(capsys, tmp_path, variant, dtype):
-    source = without_tokenizer("hf_bert", tmp_path / "model")
-    exported(capsys, tmp_path / "out", f"--init_checkpoint={source}", f"--variant={variant}")
+def test_smaller_variants_hold_small_weights_and_stay_near_and_missing_heads_are_named(
+    capsys, tmp_path, variant, dtype
+):
+    (tmp_path / "model").mkdir()
+    for file in ("config.json", "model.safetensors"):
+        shutil.copy(DATA / "hf_bert_masked_lm" / file, tmp_path / "model")
+    source = f"hf:{tmp_path / 'model'}"
+    text = exported(capsys, tmp_path / "out", f"--init_checkpoint={source}", f"--variant={variant}")
+    assert "the model has no pooler, so nothing of it is exported" in text
+    assert "no signature takes text: no tokenizer is beside the weights" in text
     stored = tf.train.load_checkpoint(str(tmp_path / "out/1/variables/variables"))
     dtypes = [each for name, each in stored.get_variable_to_dtype_map().items() if name.startswith("variables_read")]
-    names = load(BERT).network.named_variables()
+    names = load(source).network.named_variables()
     tables = [name for name in names if name.endswith("kernel") or name == "embeddings/word"]
     # next_sentence/kernel is in no signature.
     assert dtypes.count(dtype) == (len(tables) - 1 if variant == "int8" else len(names) - 2)
-    expected = np.load(DATA / "hf_bert/expected.npz")
+    expected = np.load(DATA / "hf_bert_masked_lm/expected.npz")
     functions = tf.saved_model.load(str(tmp_path / "out/1")).signatures
+    assert set(functions) == {"encode", "masked_lm", "serving_default"}
+    assert set(functions["encode"].structured_outputs) == {"hidden_states"}
     found = functions["encode"](**{name: tf.constant(value) for name, value in token_features(expected).items()})
     real = expected["input_mask"].astype(bool)
     error = np.abs(found["hidden_states"].numpy() - expected["hidden"])[real]
@@ -135,16 +136,6 @@ def test_a_decoder_with_words_in_the_graph_names_the_next_token(tmp_path, monkey
         assert [candidate.token for candidate in each.candidates] == [token.decode() for token in tokens]
 
 
-def test_heads_that_are_missing_are_left_out_and_named(capsys, tmp_path):
-    source = without_tokenizer("hf_bert_masked_lm", tmp_path / "model")
-    text = exported(capsys, tmp_path / "out", f"--init_checkpoint={source}")
-    assert "the model has no pooler, so nothing of it is exported" in text
-    assert "no signature takes text: no tokenizer is beside the weights" in text
-    functions = tf.saved_model.load(str(tmp_path / "out/1")).signatures
-    assert set(functions) == {"encode", "masked_lm", "serving_default"}
-    assert set(functions["encode"].structured_outputs) == {"hidden_states"}
-
-
 def test_a_runtime_of_onnx_gives_the_outputs_of_the_trained_model(capsys, tmp_path):
     """With what transformers sends, which may have no row or no token."""
     runtime = pytest.importorskip("onnxruntime")
@@ -185,9 +176,8 @@ def test_a_failure_leaves_nothing(capsys, tmp_path, monkeypatch):
 @pytest.mark.nightly  # Shorter texts are compared by every export.
 def test_an_export_is_compared_on_text_of_up_to_512_tokens(capsys, tmp_path):
     text = exported(capsys, tmp_path / "own", f"--init_checkpoint={BERT}")
-    assert (
-        "compared with the model in fp32, on 8 sequences of up to 20 tokens of text:" in text
-    )  # the model's positions
+    # 20 are the model's positions.
+    assert "compared with the model in fp32, on 8 sequences of up to 20 tokens of text:" in text
     (tmp_path / "words.txt").write_text("a bed sings " * 100)
     text = exported(capsys, tmp_path / "given", f"--init_checkpoint={BERT}", f"--text_file={tmp_path / 'words.txt'}")
     assert f"of up to 20 tokens of text ({tmp_path / 'words.txt'}):" in text
