@@ -6,7 +6,6 @@ from tftrain.bench import attention as table
 from tftrain.bench import picture
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.table import TableRow
-from tftrain.bench.tables import TABLES
 from tftrain.ops.library import candidates
 
 TINY = {"tokens": 256, "heads": 2, "head_size": 16, "rate": 0.1}
@@ -16,11 +15,6 @@ needs_ops = pytest.mark.skipif(not any(path.exists() for path in candidates()), 
 def record(core, seconds, name="forward", length=128, mb=1.0, spread=0.0):
     times = {"time_us": seconds * 1e6, "time_us_low": seconds * 1e6, "time_us_high": (seconds + spread) * 1e6}
     return {"core": core, "dtype": "fp32", "seq_length": length, "pass": name, "peak_mb": mb, "steps": 5, **times}
-
-
-def test_columns_are_those_that_other_programs_read():
-    columns = [column.name for column in TABLES["attention"].columns]
-    assert columns == ["core", "dtype", "seq_length", "pass", "time_us", "peak_mb"]
 
 
 def test_the_first_answer_has_the_memory_and_the_others_the_times():

@@ -5,14 +5,13 @@ import re
 import pytest
 
 from tftrain.bench import __main__ as program
-from tftrain.bench.config import BenchConfig
 from tftrain.bench.kernels.table import CAUSAL_SIZES
 from tftrain.bench.kernels.traffic import TRAFFIC, UPDATE_BYTES
 from tftrain.bench.table import BenchTable, groups
 from tftrain.bench.tables import TABLES
-from tftrain.config.fields import ConfigError
 
 KERNEL_COLUMNS = "op pass dtype shape device implementation time_us gb_per_s share_of_copy speedup_over_tf"
+ATTENTION_COLUMNS = "core dtype seq_length pass time_us peak_mb"
 PEER_COLUMNS = "implementation dtype task samples_per_sec real_samples_per_sec real_tokens_per_sec ratio_to_best_peer"
 
 
@@ -33,6 +32,7 @@ def test_rows_of_a_group_stand_together(table):
 def test_columns_are_those_that_other_programs_read():
     assert [column.name for column in TABLES["kernels"].columns] == KERNEL_COLUMNS.split()
     assert [column.name for column in TABLES["peers"].columns] == PEER_COLUMNS.split()
+    assert [column.name for column in TABLES["attention"].columns] == ATTENTION_COLUMNS.split()
 
 
 def test_every_op_has_rows_at_both_sizes_and_in_its_formats():
@@ -61,29 +61,8 @@ def test_the_listing_has_a_line_for_each_table_and_that_of_one_table_its_rows(ca
     assert rows[2:] == [f"  {row.name}" for row in TABLES["kernels"].rows]
 
 
+# tests/bad_inputs has wrong tables, rows and flags.
 def test_the_listing_of_a_table_that_is_none_is_refused(capsys):
     with pytest.raises(SystemExit):
         program.main(["bench", "--list=kernel"])
     assert "--list=kernel: expected one of kernels, peers" in capsys.readouterr().err
-
-
-def test_an_unknown_table_is_refused_with_the_names_of_those_there_are():
-    with pytest.raises(ConfigError, match=r"--table=kernel: expected one of kernels, peers, levers"):
-        program.chosen(BenchConfig(table="kernel"))
-
-
-def test_rows_that_do_not_exist_are_refused_with_the_names_of_those_there_are():
-    with pytest.raises(ConfigError, match=r"--rows=x\*: .* synthetic_128/tftrain/bf16"):
-        program.chosen(BenchConfig(table="peers", rows="x*"))
-
-
-@pytest.mark.parametrize("flag", ["--extra_flags='", "--format=xml", "--steps=0", "--tabel=peers", "--cpu_threads=-1"])
-def test_wrong_flags_end_with_exit_code_2(flag, capsys):
-    with pytest.raises(SystemExit) as caught:
-        program.main(["bench", "--table=peers", flag])
-    assert caught.value.code == 2
-    assert flag.split("=")[0].lstrip("-") in capsys.readouterr().err
-
-
-def test_no_table_is_a_problem():
-    assert [problem.flag for problem in BenchConfig().problems()] == ["table"]

@@ -23,31 +23,37 @@ from tftrain.plan.system import Constants
 PUBLISHED = rows.by_table()
 
 
-def test_published_figures_and_changes_are_those_of_the_file():
+FIGURES = [
+    ("large_precision/01", "published_gb", 69.4 * 2**30 / 1e9),  # the source counts GiB
+    ("large_precision/01", "published_samples_per_sec_per_gpu", 32.5),
+    ("large_precision/04", "published_gb_change_pct", 100 * (49.0 / 69.4 - 1)),
+    ("large_precision/04", "published_speed_change_pct", 100 * (76.34 / 32.5 - 1)),
+    # Seconds an iteration become samples of a GPU.
+    ("gpt_contenders/02", "published_samples_per_sec_per_gpu", 2048 / 134.02 / 384),
+    ("gpt_contenders/02", "published_speed_change_pct", 100 * (143.31 / 134.02 - 1)),
+    # What is held out is missing, and what did not fit says so.
+    *(("large_fused/02", name, None) for name in ("published_gb", "published_samples_per_sec_per_gpu")),
+    *(("gpt_low_tp/08", name, "OOM") for name in ("published_gb", "planned_gb")),
+    *((name, "published_gb_change_pct", None) for name in ("large_fused/02", "gpt_low_tp/08")),
+    # How a row differs from the base.
+    ("large_precision/03", "settings", "precision=fp16 jit_compile=true"),
+    ("gpt_launch_blocking/02", "settings", "the same settings"),
+]
+
+
+@pytest.mark.parametrize(("row", "figure", "expected"), FIGURES)
+def test_figures_are_those_of_the_file(row, figure, expected):
+    found = table.reference(PUBLISHED[row.partition("/")[0]])[row][figure]
+    assert found == (pytest.approx(expected) if isinstance(expected, float) else expected)
+
+
+def test_a_planned_change_is_that_of_planned_figures_and_the_base_has_none():
     found = table.reference(PUBLISHED["large_precision"])
     first, fourth = found["large_precision/01"], found["large_precision/04"]
-    assert first["published_gb"] == pytest.approx(69.4 * 2**30 / 1e9)  # the source counts GiB
-    assert first["published_samples_per_sec_per_gpu"] == 32.5
     assert "published_gb_change_pct" not in first
-    assert fourth["published_gb_change_pct"] == pytest.approx(100 * (49.0 / 69.4 - 1))
-    assert fourth["published_speed_change_pct"] == pytest.approx(100 * (76.34 / 32.5 - 1))
-    planned = fourth["planned_gb"] / first["planned_gb"] - 1
-    assert fourth["planned_gb_change_pct"] == pytest.approx(100 * planned)
-
-
-def test_seconds_an_iteration_become_samples_of_a_gpu():
-    found = table.reference(PUBLISHED["gpt_contenders"])["gpt_contenders/02"]
-    assert found["published_samples_per_sec_per_gpu"] == pytest.approx(2048 / 134.02 / 384)
-    assert found["published_speed_change_pct"] == pytest.approx(100 * (143.31 / 134.02 - 1))
-
-
-def test_what_is_held_out_is_missing_and_what_did_not_fit_says_so():
-    held = table.reference(PUBLISHED["large_fused"])["large_fused/02"]
-    assert held["published_gb"] is held["published_samples_per_sec_per_gpu"] is held["published_gb_change_pct"] is None
-    assert held["planned_gb"] > 10
-    full = table.reference(PUBLISHED["gpt_low_tp"])["gpt_low_tp/08"]
-    assert (full["published_gb"], full["planned_gb"]) == ("OOM", "OOM")
-    assert full["published_gb_change_pct"] is None
+    assert first["settings"].endswith("grad_accum_steps=1 precision=fp32")
+    planned = 100 * (fourth["planned_gb"] / first["planned_gb"] - 1)
+    assert fourth["planned_gb_change_pct"] == pytest.approx(planned)
 
 
 @pytest.mark.parametrize("form", ["csv", "md"])
@@ -57,14 +63,6 @@ def test_every_table_can_be_reported_as_it_is_planned(form):
         shown = render(TABLES[name], [RowOutcome(row, [record]) for row, record in found.items()], form)
         assert all(row in shown for row in found)
         assert ("OOM" in shown) == any("OOM" in record.values() for record in found.values()), name
-
-
-def test_settings_tell_how_a_row_differs_from_the_base():
-    found = table.reference(PUBLISHED["large_precision"])
-    assert found["large_precision/03"]["settings"] == "precision=fp16 jit_compile=true"
-    assert found["large_precision/01"]["settings"].endswith("grad_accum_steps=1 precision=fp32")
-    same = table.reference(PUBLISHED["gpt_launch_blocking"])["gpt_launch_blocking/02"]
-    assert same["settings"] == "the same settings"
 
 
 @pytest.fixture
@@ -156,7 +154,7 @@ def test_the_spread_of_the_base_is_the_range_of_its_runs_in_percent(peaks, speed
     assert (found["base_spread"] is None) == (expected[1] is None)  # table levers has these columns
 
 
-def test_a_row_that_can_not_fit_is_not_started_and_the_rest_go_on(bench_without_pictures):
+def test_a_row_that_can_not_fit_is_not_started_the_rest_go_on_and_it_is_tried_again(bench_without_pictures):
     code, out, _, runs = bench_without_pictures("large_fused", "--format=json", "--scale=0.125", gb=0.1)
     said = {name: record["status"] for name, record in records(out).items()}
     assert (code, runs) == (0, [])
@@ -165,7 +163,7 @@ def test_a_row_that_can_not_fit_is_not_started_and_the_rest_go_on(bench_without_
         for name, words in said.items()
     }
     enough = sum(needs.values()) / len(needs)
-    code, out, _, runs = bench_without_pictures("large_fused", "--format=json", "--scale=0.125", gb=enough)
+    code, out, _, runs = bench_without_pictures("large_fused", "--format=json", "--scale=0.125", "--resume", gb=enough)
     started = {name for name, record in records(out).items() if record["status"] == "measured"}
     assert code == 0
     assert started == {name for name, need in needs.items() if need <= enough}
@@ -192,14 +190,6 @@ def test_an_interrupted_table_goes_on_with_the_rows_that_are_missing(bench_witho
     assert settings == ["--memory_optimization=none", *rest, "--memory_optimization=none"]
 
 
-def test_a_row_that_did_not_fit_is_tried_again(bench_without_pictures):
-    assert bench_without_pictures("large_fused", "--format=json", "--scale=0.125", gb=0.1)[3] == []
-    code, out, _, runs = bench_without_pictures("large_fused", "--format=json", "--scale=0.125", "--resume")
-    assert code == 0
-    assert {record["status"] for record in records(out).values()} == {"measured"}
-    assert len(runs) > 4
-
-
 def test_rows_of_another_scale_or_other_ranks_are_not_mixed(bench_without_pictures, tmp_path):
     assert bench_without_pictures("pretrain_192", "--scale=0.125")[0] == 0
     kept = (tmp_path / "pretrain_192.jsonl").read_bytes()
@@ -214,15 +204,15 @@ def test_rows_of_another_scale_or_other_ranks_are_not_mixed(bench_without_pictur
     assert "already measured" in err
 
 
-def test_sweeps_are_planned_only_unless_rows_are_asked_for(bench, tmp_path):
-    code, out, err, runs = bench("sweep_single_node", "--format=json")
+def test_sweeps_are_planned_only_unless_rows_are_asked_for(bench_without_pictures):
+    code, out, err, runs = bench_without_pictures("sweep_single_node", "--format=json")
     assert (code, runs) == (0, [])
     assert "planned only" in err
     found = records(out)
     assert len(found) == 720
     assert all(record["status"] == "planned only" for record in found.values())
-    assert (tmp_path / "sweep_single_node.html").stat().st_size > 0
-    assert len(bench("sweep_single_node", "--rows=0001,0002", "--resume")[3]) == 3  # the base twice
+    given = ("--rows=0001,0002", "--resume")
+    assert len(bench_without_pictures("sweep_single_node", *given)[3]) == 3  # the base twice
 
 
 def test_the_page_needs_no_other_file_and_holds_every_row_with_its_note(bench, tmp_path):
