@@ -106,14 +106,14 @@ def test_a_lever_that_a_run_would_refuse_is_not_offered():
     assert "pipeline_parallel_size" not in offered("--split_grad_accum")
     assert "tensor_parallel_size" not in offered("--data_parallel_size=8")
     assert "split_opt_state" not in offered("--split_grad_accum")
-    megatron = "--model_family=gpt", "--trainer=megatron"
-    assert {"tensor_parallel_size", "pipeline_parallel_size", "zero_stage"} <= offered(
-        *megatron, "--zero_stage=1", software=Megatron
-    )
-    assert not {"tensor_parallel_size", "pipeline_parallel_size"} & offered(
-        *megatron, "--data_parallel_size=8", software=Megatron
-    )
-    assert "pipeline_parallel_size" not in offered(*megatron, "--zero_stage=2", software=Megatron)
+
+    def of_megatron(*given):
+        return offered("--model_family=gpt", "--trainer=megatron", *given, software=Megatron)
+
+    divides = {"tensor_parallel_size", "pipeline_parallel_size"}
+    assert {*divides, "zero_stage"} <= of_megatron("--zero_stage=1")
+    assert not divides & of_megatron("--data_parallel_size=8")
+    assert "pipeline_parallel_size" not in of_megatron("--zero_stage=2")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.plan.workloads import TFTRAIN, bytes_of, resized
+from tests.plan.workloads import TFTRAIN, bytes_of
 from tftrain.architecture.describe import describe
 from tftrain.config.model import FUSED_OPS, ModelConfig
 from tftrain.families import FAMILIES
@@ -10,8 +10,9 @@ from tftrain.plan import inventory
 from tools import gpu_memory
 
 ALIASES = ("Reshape", "Identity", "IdentityN", "StopGradient")
-SAMPLES, LENGTH, WIDTH, HEADS = 3, 32, 64, 4
-ITEM = {"float32": ("fp32", 4), "bfloat16": ("bf16", 2)}
+SAMPLES, LENGTH, WIDTH = 3, 32, 64
+SIZES = {"hidden_size": WIDTH, "num_attention_heads": 4}
+LLAMA = {**FAMILIES["llama"].defaults, **SIZES, "vocab_size": 64}
 
 
 @pytest.mark.parametrize(
@@ -25,31 +26,15 @@ ITEM = {"float32": ("fp32", 4), "bfloat16": ("bf16", 2)}
 )
 def test_equals_what_backward_reads_in_the_graph_of_the_model(implementation, dtype, activation, rate):
     flash = implementation == "flash"  # beside the other fused ops
-    implementation = "fused" if flash else implementation
-    impl = dict.fromkeys(FUSED_OPS.values(), implementation)
     config = ModelConfig(
-        hidden_size=WIDTH,
-        num_attention_heads=HEADS,
+        **SIZES,
+        **dict.fromkeys(FUSED_OPS.values(), "fused" if flash else implementation),
         activation=activation,
         hidden_dropout_prob=rate,
         attention_probs_dropout_prob=rate,
         attn_impl="flash" if flash else "softmax",
-        **impl,
     )
-    sizes = {"hidden_size": WIDTH, "num_attention_heads": HEADS, "intermediate_size": 4 * WIDTH}
-    work = resized(TFTRAIN, **sizes, activation=activation)._replace(
-        seq=LENGTH,
-        micro_batch=SAMPLES,
-        precision=ITEM[dtype][0],
-        core=config.attn_impl,
-        fused=frozenset(FUSED_OPS if implementation == "fused" else ()),
-        hidden_dropout=rate > 0,
-        attention_dropout=rate > 0,
-    )
-    found = saved_bytes(config, dtype)
-    # A number or two for each row, such as a norm's mean, is not in the inventory.
-    rows = 16 * SAMPLES * LENGTH * 4
-    assert 0 <= found - bytes_of(inventory.block(work)) <= rows
+    assert_equal(config, dtype)
 
 
 # GB of a block in the programs that XLA compiles for a GPU, as tools/gpu_memory.py prints them.
@@ -78,35 +63,37 @@ def test_equals_what_xla_keeps_with_the_output_head(row, gb, error):
     assert gpu_memory.with_head_gb(gpu_memory.planned_bytes, row) == pytest.approx(gb, rel=error)
 
 
-@pytest.mark.parametrize("dtype", ITEM)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("core", "fused"), [("plain", ()), ("softmax", ()), ("flash", ()), ("flash", ("ln", "gelu"))])
 def test_equals_what_backward_reads_of_a_block_with_shared_keys(core, fused, dtype):
-    sizes = {"hidden_size": WIDTH, "num_attention_heads": HEADS, "num_key_value_heads": 2, "intermediate_size": 160}
-    flags = {**FAMILIES["llama"].defaults, **sizes, "vocab_size": 64, **dict.fromkeys(FUSED_OPS.values(), "reference")}
+    flags = {**LLAMA, "num_key_value_heads": 2, "intermediate_size": 160}
+    flags |= dict.fromkeys(FUSED_OPS.values(), "reference") | {FUSED_OPS[op]: "fused" for op in fused}
     flags |= {"attn_impl": "flash" if core == "flash" else "softmax"}
     flags |= {"attn_softmax_impl": "reference" if core == "plain" else "fused"}
-    flags |= {FUSED_OPS[op]: "fused" for op in fused}
-    config = ModelConfig("llama", **flags)
+    assert_equal(ModelConfig("llama", **flags), dtype)
+
+
+def test_cudnn_keeps_shared_keys_and_values_once():
+    config = ModelConfig("llama", **LLAMA, num_key_value_heads=1)
+    work = TFTRAIN._replace(model=describe(config), seq=LENGTH, micro_batch=SAMPLES, precision="bf16")
+    flash, cudnn = (inventory.block(work._replace(core=core, fused=frozenset())) for core in ("flash", "cudnn"))
+    assert bytes_of(cudnn) == bytes_of(flash)
+
+
+def assert_equal(config, dtype):
+    """Compares the inventory of a block with the graph of the model."""
     work = TFTRAIN._replace(
         model=describe(config),
         seq=LENGTH,
         micro_batch=SAMPLES,
-        precision=ITEM[dtype][0],
+        precision={"float32": "fp32", "bfloat16": "bf16"}[dtype],
         core=config.attn_impl,
-        fused=frozenset(fused if core == "plain" else ("softmax", *fused)),
-        hidden_dropout=False,
-        attention_dropout=False,
+        fused=frozenset(op for op, flag in FUSED_OPS.items() if getattr(config, flag) == "fused"),
+        hidden_dropout=config.hidden_dropout_prob > 0,
+        attention_dropout=config.attention_probs_dropout_prob > 0,
     )
-    found = saved_bytes(config, dtype)
-    assert 0 <= found - bytes_of(inventory.block(work)) <= 16 * SAMPLES * LENGTH * 4
-
-
-def test_cudnn_keeps_shared_keys_and_values_once():
-    sizes = {"hidden_size": WIDTH, "num_attention_heads": HEADS, "num_key_value_heads": 1, "vocab_size": 64}
-    config = ModelConfig("llama", **{**FAMILIES["llama"].defaults, **sizes})
-    work = TFTRAIN._replace(model=describe(config), seq=LENGTH, micro_batch=SAMPLES, precision="bf16")
-    flash, cudnn = (inventory.block(work._replace(core=core, fused=frozenset())) for core in ("flash", "cudnn"))
-    assert bytes_of(cudnn) == bytes_of(flash)
+    # A number or two for each row, such as a norm's mean, is not in the inventory.
+    assert 0 <= saved_bytes(config, dtype) - bytes_of(inventory.block(work)) <= 16 * SAMPLES * LENGTH * 4
 
 
 def saved_bytes(config, dtype):
