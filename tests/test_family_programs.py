@@ -13,7 +13,6 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file
 
-import tftrain
 from tests.finetune import files
 from tests.formats.models import DATA
 from tests.kit.data_sets import CAUSAL
@@ -133,18 +132,12 @@ def test_it_is_resumed_with_the_flags_of_its_family(family):
 
 
 @pytest.mark.slow
-def test_it_is_planned_evaluated_converted_loaded_predicted_and_taken_as_initial_weights(family, tmp_path):
+def test_it_is_planned_evaluated_converted_predicted_and_taken_as_initial_weights(family, tmp_path):
     sizes = family.sizes.removesuffix("--document_mask")  # It needs data.
     done("plan", f"{sizes} --vocab_size=400 --max_seq_length=32 --micro_batch_size=2")
     done("run", f"--mode=evaluate --output_dir={family.run}")
     done("convert", f"--from=tftrain:{family.run} --to=hf:{tmp_path / 'hf'}")
-    done("convert", f"--from=hf:{tmp_path / 'hf'} --to=tftrain:{tmp_path / 'own'}")
-    done("convert", f"--from=tftrain:{tmp_path / 'own'} --to=hf:{tmp_path / 'again'}")
-    tftrain.save(tftrain.load(f"hf:{tmp_path / 'hf'}"), f"hf:{tmp_path / 'saved'}")
-    first, *others = (load_file(tmp_path / name / "model.safetensors") for name in ("hf", "again", "saved"))
-    for last in others:
-        assert first.keys() == last.keys() >= family.tensors
-        assert all(np.array_equal(first[name], last[name]) for name in first)
+    assert load_file(tmp_path / "hf/model.safetensors").keys() >= family.tensors
     text = ("--format=jsonl", *family.predicts.split())
     of_run, converted = (
         json.loads(printed(predict, model, *text))
@@ -208,7 +201,8 @@ TEXTS = {
     "embedding": "the file is good",
 }
 ENCODERS = ("modernbert", "roberta", "distilbert", "bert")
-TASKS = [*itertools.product(TEXTS, ENCODERS), ("completion", "gpt"), ("completion", "llama")]
+DECODERS = [("completion", "gpt"), ("completion", "llama"), ("embedding", "llama"), ("embedding", "llama_pipeline")]
+TASKS = [*itertools.product(TEXTS, ENCODERS), *DECODERS]
 
 
 @pytest.mark.nightly  # tests/tasks has a family of each kind.
@@ -228,30 +222,6 @@ def test_it_is_fine_tuned_and_predicts(made, tmp_path, task, name):
     done("predict", f"--output_dir={folder} --input_file={texts}")
     done("predict", f"--init_checkpoint=hf:{tmp_path / 'hf'} --input_file={texts}")
     done("export", f"--output_dir={folder} --to={tmp_path / 'out'}")
-
-
-@pytest.mark.nightly  # tests/inference/test_task_predictions.py and tests/train/compared.py have the parts.
-@pytest.mark.parametrize("name", ["llama", "llama_pipeline"])
-def test_a_decoder_learns_vectors_and_gives_the_same_ones_everywhere(made, tmp_path, name):
-    family, file, folder = made(name), labelled(tmp_path, "embedding"), tmp_path / "run"
-    flags = (
-        f"--task=embedding --train_file={file} --eval_file={file} --embedding_dense=12 --text_prompt=query: --seed=3"
-    )
-    sizes = "--micro_batch_size=2 --global_batch_size=4 --max_seq_length=32 --eval_every=-1"
-    done("run", f"{flags} --init_checkpoint=tftrain:{family.run} --output_dir={folder} --max_steps=2 {sizes}")
-    done("run", f"--output_dir={folder} --max_steps=3 --micro_batch_size=4")
-    done("run", f"--mode=evaluate --output_dir={folder}")
-    done("convert", f"--from=tftrain:{folder} --to=hf:{tmp_path / 'hf'}")
-    done("export", f"--output_dir={folder} --to={tmp_path / 'out'}")
-    texts = ("--format=jsonl", "the file is good", "a list")
-    places = (f"--output_dir={folder}", f"--init_checkpoint=hf:{tmp_path / 'hf'}")
-    first, second = ([json.loads(line) for line in printed(predict, each, *texts).splitlines()] for each in places)
-    assert first == second
-    served = tf.saved_model.load(str(tmp_path / "out/1")).signatures["embed_text"](text=tf.constant(texts[1:]))
-    np.testing.assert_allclose(served["embedding"], [each["embedding"] for each in first], rtol=1e-4, atol=1e-5)
-    assert served["embedding"].shape == (2, 12)
-    text = printed(planner, f"--init_checkpoint=tftrain:{folder}", *flags.split()[:3], "--global_batch_size=64")
-    assert "vectors" in text
 
 
 def labelled(folder, task):
