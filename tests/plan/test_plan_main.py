@@ -89,7 +89,8 @@ def test_commands_for_a_run_in_phases_have_all_of_them_and_are_taken(capsys, tmp
         assert main(["plan", "--nodes=1", *args]) in (0, 1), capsys.readouterr().err
 
 
-OF_CHATS = ("--task=completion", "--model_family=gpt")
+LABELLED = ("--train_file=train.jsonl", "--micro_batch_size=1")
+OF_CHATS = (*LABELLED, "--task=completion", "--model_family=gpt")
 ROWS = "tftrain/bench/published/reference/decoder_3d_a64fx.csv"
 
 
@@ -97,8 +98,8 @@ ROWS = "tftrain/bench/published/reference/decoder_3d_a64fx.csv"
     ("given", "code", "words"),
     [
         # Examples have the length that a run gives them.
-        (["--task=regression"], 0, ", 128 tokens; fp32"),
-        (["--task=question_answering"], 0, ", 384 tokens; fp32"),
+        ([*LABELLED, "--task=regression"], 0, ", 128 tokens; fp32"),
+        ([*LABELLED, "--task=question_answering"], 0, ", 384 tokens; fp32"),
         ([*OF_CHATS, "--max_position_embeddings=2048"], 0, ", 1024 tokens; fp32"),
         ([*OF_CHATS, "--max_position_embeddings=512"], 0, ", 512 tokens; fp32"),
         ([f"--rows_file={ROWS}", "--format=md"], 0, "| a64fx_30b/02 |"),
@@ -112,8 +113,7 @@ ROWS = "tftrain/bench/published/reference/decoder_3d_a64fx.csv"
     ],
 )
 def test_an_answer_says_what_it_is_of(capsys, given, code, words):
-    of_task = ["--train_file=train.jsonl", "--micro_batch_size=1"] if "--task" in given[0] else []
-    assert main(["plan", *of_task, *given]) == code
+    assert main(["plan", *given]) == code
     assert words in "".join(capsys.readouterr())
 
 
@@ -260,7 +260,7 @@ AS_FLAGS = {
 
 
 def test_a_division_that_a_search_finds_plans_to_the_same(capsys):
-    """Of Megatron-LM, which has no command; test_commands.py has the answers for this trainer."""
+    """Megatron-LM has no command; test_commands.py has the answers for this trainer."""
     given = (*GPT[:-3], "--num_hidden_layers=12", "--hidden_size=4096", "--global_batch_size=96", GPT[-1])
     assert main(["plan", *given, "--search", "--max_nodes=2", "--top=10000", "--format=csv"]) == 0
     found = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))

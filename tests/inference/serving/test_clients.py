@@ -30,7 +30,7 @@ def source_of(name, input_names="tftrain"):
 
 @pytest.mark.parametrize("key", ["encode", "next_token", "next_tokens"])
 def test_an_empty_batch_and_texts_without_a_token_have_empty_outputs(key):
-    """Of a decoder; test_bare_tensorflow.py has those of encoders."""
+    """A decoder has them here, encoders in test_bare_tensorflow.py."""
     signature = signatures_of("hf_gpt2")[key]
     for shape in [(0,)] if signature.takes_text else [(0, 0), (0, 4), (2, 0)]:
         found = signature.traced(**{spec.name: tf.zeros(shape, spec.dtype) for spec in signature.inputs})
