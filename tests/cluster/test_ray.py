@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from tests.hosts.test_mpirun_and_slurm import losses
 from tests.kit.ranks import ROOT
+from tests.kit.runs import losses
 
 SMALL = (
     *("--num_hidden_layers=2", "--hidden_size=32", "--num_attention_heads=2", "--synthetic_data", "--vocab_size=101"),

@@ -74,20 +74,13 @@ class Kill(NamedTuple):
 
 @dataclass
 class Tally:
-    """What came of the kills of one layout and phase.
-
-    Attributes:
-        kills, resumed: how many, and after how many the next start went on.
-        lost: the most steps that had to be done again.
-        seconds: the longest time that ranks which were not killed needed to end.
-        faults: everything that is wrong, in words.
-    """
+    """What came of the kills of one layout and phase."""
 
     kills: int = 0
-    resumed: int = 0
-    lost: int = 0
-    seconds: float = 0
-    faults: list[str] = field(default_factory=list)
+    resumed: int = 0  # kills after which the next start went on
+    lost: int = 0  # the most steps that had to be done again
+    seconds: float = 0  # the longest time that ranks which were not killed needed to end
+    faults: list[str] = field(default_factory=list)  # everything that is wrong, in words
 
 
 def kills(layout: Layout, count: int, rng: random.Random) -> list[Kill]:
@@ -112,15 +105,9 @@ def kills(layout: Layout, count: int, rng: random.Random) -> list[Kill]:
 
 
 def run(name: str, count: int, rng: random.Random, home: Path, say, tallies: dict[str, Tally]) -> None:
-    """Kills a layout's training so often.
+    """Kills a layout's training `count` times, as `rng` chooses, in an empty folder.
 
-    Args:
-        name: of the layout.
-        count: of kills.
-        rng: chooses them.
-        home: an empty folder.
-        say: is told of every start.
-        tallies: takes what came of it by phase.
+    `say` gets a line for every start, and `tallies` what came of it by phase.
     """
     layout = LAYOUTS[name]
     args = (*TRAINING, *layout.flags)

@@ -35,11 +35,3 @@ def test_scenario(tmp_path, name):
         scenarios.SCENARIOS[name](scenarios.Stage(tmp_path / "scene"))
     except scenarios.Skipped as reason:
         pytest.skip(str(reason))
-
-
-def test_every_phase_is_among_the_kills():
-    planned = matrix.kills(matrix.LAYOUTS["dp2"], 40, random.Random(1))
-    phases = {kill.fault["phase"] for kill in planned if kill.fault["kind"] == "phase"}
-    assert phases == {*matrix.PHASES_OF_A_RANK, *matrix.PHASES_OF_THE_CHIEF}
-    assert any(kill.fault["kind"] == "instant" for kill in planned)
-    assert all(kill.rank == 0 for kill in planned if kill.fault.get("phase") in matrix.PHASES_OF_THE_CHIEF)

@@ -21,17 +21,11 @@ sys.exit(run.main(["tftrain.run", *sys.argv[1:]]))
 
 
 class Start(NamedTuple):
-    """Ranks that have run.
+    """Ranks that have run."""
 
-    Attributes:
-        logs: each rank's output.
-        codes: by rank, None for one that had to be killed because the time was up.
-        seconds: from the first end of a rank to the last, or to that kill.
-    """
-
-    logs: list[Path]
-    codes: list[int | None]
-    seconds: float
+    logs: list[Path]  # each rank's output
+    codes: list[int | None]  # by rank, None for one that had to be killed because the time was up
+    seconds: float  # from the first end of a rank to the last, or to that kill
 
     @property
     def output(self) -> str:
@@ -41,17 +35,9 @@ class Start(NamedTuple):
 def start(
     args: Sequence[str], faults: Sequence[dict | None], folder: Path, seconds: float = 300, after: float = 60
 ) -> Start:
-    """Runs a training until every rank has ended.
+    """Runs `python -m tftrain.run` with `args` until every rank has ended; each has its fault, see `faults.install`.
 
-    Args:
-        args: what follows `python -m tftrain.run`.
-        faults: for each rank the fault to inject, see `faults.install`.
-        folder: for the logs; the next number is taken for their names.
-        seconds: after this time all ranks are killed.
-        after: all ranks are killed this long after the first one has ended.
-
-    Returns:
-        The Start.
+    All ranks are killed after `seconds`, or `after` seconds after the first one has ended. The logs are in the folder.
     """
     number = len(list(folder.glob("*_rank_0.log")))
     logs = [folder / f"{number:03d}_rank_{rank}.log" for rank in range(len(faults))]

@@ -30,41 +30,24 @@ SLOW_FLAGS = (*FLAGS, "--max_steps=3")
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault and what must come of it.
+    """A fault and what must come of it."""
 
-    Attributes:
-        name: words for the table.
-        code: the launcher's exit code.
-        line: a pattern of the line that says why.
-        within: seconds from the fault to the end of the launcher and all ranks.
-        prepare: what is done before the start, with the hosts, and an empty folder.
-        act: what is done to the running job; None if the job is not disturbed after its start.
-        launcher: builds the command.
-        flags: of the training.
-    """
-
-    name: str
-    code: int
-    line: str
-    within: float
-    prepare: Callable[[Hosts, Path], None] = lambda hosts, folder: None
-    act: Callable[[Job], None] | None = None
-    launcher: Callable[..., list[str]] = training.launch
-    flags: tuple[str, ...] = FLAGS
+    name: str  # words for the table
+    code: int  # the launcher's exit code
+    line: str  # a pattern of the line that says why
+    within: float  # seconds from the fault to the end of the launcher and all ranks
+    prepare: Callable[[Hosts, Path], None] = lambda hosts, folder: None  # before the start; the folder is empty
+    act: Callable[[Job], None] | None = None  # on the running job; None if it is not disturbed after its start
+    launcher: Callable[..., list[str]] = training.launch  # builds the command
+    flags: tuple[str, ...] = FLAGS  # of the training
 
 
 class Row(NamedTuple):
-    """What came of a fault.
-
-    Attributes:
-        outcome: of the job.
-        line: the line that says why; "" if there is none.
-        problems: what is not as it should be.
-    """
+    """What came of a fault."""
 
     outcome: Outcome
-    line: str
-    problems: list[str]
+    line: str  # says why; "" if there is none
+    problems: list[str]  # what is not as it should be
 
 
 def kill(processes) -> None:
@@ -160,13 +143,9 @@ def undisturbed(flags: tuple[str, ...], output_dir: Path) -> FinalState:
 def play(fault: Fault, folder: Path, expected: FinalState) -> Row:
     """Does a fault to a training, starts it again, and compares what comes of it with an undisturbed one.
 
-    Args:
-        fault: what to do.
-        folder: an empty one.
-        expected: the result of `undisturbed` with the same flags.
+    The folder is empty, and the undisturbed training has the same flags.
     """
-    for name in ("network", "files"):
-        (folder / name).mkdir()
+    (folder / "files").mkdir()
     flags = [flag.replace("FOLDER", str(folder / "files")) for flag in fault.flags] + [f"--output_dir={folder / 'run'}"]
     with network(folder / "network", "node1", "node2") as hosts:
         fault.prepare(hosts, folder / "files")
@@ -186,7 +165,7 @@ def play(fault: Fault, folder: Path, expected: FinalState) -> Row:
     if fault.code == ExitCode.DONE:
         problems += differences(final_state(folder / "run"), expected)
     elif fault.act:
-        with network_again(folder) as hosts:
+        with network(folder / "again", "node1", "node2") as hosts:
             again = Job(hosts, "node1", training.launch(*flags), folder / "second.log").outcome(START_SECONDS)
         if again.code != ExitCode.DONE or "continuing after step" not in again.output:
             problems.append(f"the next start ended with {again.code}:\n{again.output}")
@@ -196,8 +175,3 @@ def play(fault: Fault, folder: Path, expected: FinalState) -> Row:
         problems.append(outcome.output)
     line = "" if found is None else next(line for line in outcome.output.splitlines() if found[0] in line)
     return Row(outcome, line, problems)
-
-
-def network_again(folder: Path):
-    (folder / "again").mkdir()
-    return network(folder / "again", "node1", "node2")

@@ -51,11 +51,7 @@ Host *
 
 
 class Namespaces:
-    """A set of namespaces, held by its init.
-
-    Attributes:
-        pid: of the init, as this process sees it.
-    """
+    """A set of namespaces, held by its init; `pid` is the init's, as this process sees it."""
 
     def __init__(self, name: str):
         """Starts the init; `name` becomes the host name inside."""
@@ -108,11 +104,7 @@ class Namespaces:
 
 
 class Host(Namespaces):
-    """A host.
-
-    Attributes:
-        name, address: its own.
-    """
+    """A host with its own name and address."""
 
     def __init__(self, name: str, address: str, files: Path, switch: Namespaces):
         """Makes it; `files` has what belongs into /etc, `switch` is what it is connected to."""
@@ -187,19 +179,13 @@ class Host(Namespaces):
 
 @contextlib.contextmanager
 def network(folder: Path, *names: str, ssh_options: str = "") -> Iterator[dict[str, Host]]:
-    """Makes hosts that reach each other by name and by ssh, and removes them at the end.
+    """Makes hosts that reach each other by name and by ssh, and removes them at the end; yields them by name.
 
-    Args:
-        folder: an empty one, for keys and logs.
-        names: of the hosts.
-        ssh_options: further lines of their ssh_config.
-
-    Yields:
-        The hosts by name.
+    The new folder gets keys and logs; `ssh_options` are further lines of the hosts' ssh_config.
     """
     addresses = {name: f"10.77.0.{number}" for number, name in enumerate(names, 1)}
     ssh = folder / "ssh"
-    ssh.mkdir()
+    ssh.mkdir(parents=True)
     for key in ("id", "host_key"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(ssh / key)], check=True)
     (ssh / "authorized_keys").write_bytes((ssh / "id.pub").read_bytes())

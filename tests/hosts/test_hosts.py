@@ -51,7 +51,6 @@ SHORT = (*FLAGS, f"--max_steps={STEPS}", "--checkpoint_every=0")
 def test_two_hosts_have_the_losses_of_one(tmp_path, launcher, ranks):
     one_host = tmp_path / "one_host"
     run_ranks(2 * ranks, ["-m", "tftrain.run", *SHORT, f"--output_dir={one_host}"], seconds=SECONDS)
-    (tmp_path / "network").mkdir()
     with network(tmp_path / "network", "node1", "node2") as hosts:
         command = launcher(*SHORT, f"--output_dir={tmp_path / 'run'}", places=f"node1:{ranks},node2:{ranks}")
         job = Job(hosts, "node1", command, tmp_path / "log")
@@ -65,7 +64,6 @@ def test_two_hosts_have_the_losses_of_one(tmp_path, launcher, ranks):
 
 
 def test_a_host_with_another_key_than_the_known_one_gets_nothing(tmp_path):
-    (tmp_path / "network").mkdir()
     with network(tmp_path / "network", "node1", "node2") as hosts:
         (known,) = (tmp_path / "network").rglob("known_hosts")
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "other"], check=True)
@@ -112,7 +110,6 @@ BROKEN = {
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_fault_between_the_ranks_of_a_group_ends_both(tmp_path, name, group):
     codes, code, line, seconds = BROKEN[name]
-    (tmp_path / "network").mkdir()
     flags = (*TRAINING, *GROUPS[group], "--group_transport=tensorflow", "--max_steps=1000000", "--log_every=10")
     flags += ("--checkpoint_every=0", f"--step_timeout_seconds={seconds}", f"--output_dir={tmp_path}")
     command = training.launch(*flags, places=PAIR)
@@ -145,7 +142,6 @@ def test_a_fault_ends_all_ranks_with_a_line_and_the_next_start_continues(tmp_pat
 def test_after_the_death_of_a_host_the_run_goes_on_from_the_memory_of_the_other_bit_for_bit(tmp_path, given):
     alone = (*given, "--checkpoint_every=0", f"--output_dir={tmp_path / 'alone'}")
     flags = (*given, "--checkpoint_every=0", "--memory_checkpoint_steps=3", f"--output_dir={tmp_path / 'run'}")
-    (tmp_path / "network").mkdir()
     with network(tmp_path / "network", "node1", "node2") as hosts:
         for host in hosts.values():
             host.run("mount", "-t", "tmpfs", "none", "/dev/shm")
@@ -167,7 +163,6 @@ def test_after_the_death_of_a_host_the_run_goes_on_from_the_memory_of_the_other_
 # tests/launching/test_agent.py has what an agent does then, without the minute.
 @pytest.mark.nightly
 def test_ranks_end_when_the_host_of_the_launcher_no_longer_answers(tmp_path):
-    (tmp_path / "network").mkdir()
     script = "listen(signal.SIGTERM, code=75); note('rank'); say('runs'); run(200); note('late')"
     limits = Limits(save=20)
     with network(tmp_path / "network", "login", "node1") as hosts:
@@ -193,7 +188,6 @@ def test_ranks_end_when_the_host_of_the_launcher_no_longer_answers(tmp_path):
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("has_link", [True, False], ids=["list", "link"])
 def test_an_elastic_run_goes_on_when_a_host_leaves_and_comes_back(tmp_path, has_link):
-    (tmp_path / "network").mkdir()
     found, output_dir = Hosts(tmp_path, "node1", "node2"), tmp_path / "run"
     options = ["-np", "2", "--min-np", "1", "--max-np", "2", "--gloo", "--start-timeout", "120", "--network-interfaces"]
     options += ["eth0", "--host-discovery-script", str(found.script), "--blacklist-cooldown-range", "5", "10"]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.hosts.network import unavailable_reason
 from tests.kit.runs import losses
 
 ROOT = Path(__file__).parents[2]
@@ -28,18 +29,17 @@ MPIRUN = (
     *("-map-by", "slot", "-x", "PATH", "--mca", "btl_tcp_if_include", "eth0", "--mca", "mpi_yield_when_idle", "1"),
 )
 SRUN = ("on", "login", "srun", "--nodes=2", "--ntasks-per-node=2", f"--chdir={ROOT}")
-NEEDED = {"hosts": ("ip", "unshare", "sshd"), "mpirun": ("mpirun",), "slurm": ("srun", "slurmctld", "slurmd", "munged")}
+SLURM = ("srun", "slurmctld", "slurmd", "munged")
 
 pytestmark = [pytest.mark.nightly, pytest.mark.multirank]
 
 
-def require(*parts):
-    """Skips the test if this machine lacks a program for one of the parts."""
+def require(*programs):
+    """Skips the test if this machine can have no hosts, or lacks a program."""
     path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
-    if missing := [name for part in parts for name in NEEDED[part] if shutil.which(name, path=path) is None]:
-        pytest.skip(f"not installed: {', '.join(missing)}")
-    if os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "--net", "--pid", "--fork", "true"]).returncode:
-        pytest.skip("only root may make network namespaces, in a container only a privileged one")
+    missing = [name for name in programs if shutil.which(name, path=path) is None]
+    if reason := unavailable_reason() or ", ".join(missing):
+        pytest.skip(reason)
 
 
 def require_mpi():
@@ -84,7 +84,7 @@ def of_one_host(tmp_path_factory):
     ],
 )
 def test_two_hosts_have_the_losses_of_one(launcher, environ, of_one_host, tmp_path):
-    require("hosts", "slurm" if "srun" in launcher else "mpirun")
+    require(*(SLURM if "srun" in launcher else ["mpirun"]))
     if environ or "mpirun" in launcher:
         require_mpi()
     output = run(tmp_path / "here", [*launcher, *RUN, "--max_steps=4", f"--output_dir={tmp_path / 'run'}"], **environ)
@@ -93,7 +93,7 @@ def test_two_hosts_have_the_losses_of_one(launcher, environ, of_one_host, tmp_pa
 
 # Slurm starts a requeued job again after two minutes.
 def test_scancel_saves_and_the_requeued_job_goes_on(of_one_host, tmp_path):
-    require("hosts", "slurm")
+    require(*SLURM)
     job = tmp_path / "job.sh"
     folder = tmp_path / "run"
     # The first start gets the signal after its first step, as from `sbatch --signal`.

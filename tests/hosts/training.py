@@ -25,24 +25,15 @@ ENDED = re.compile(r"^rank (\d+) on \S+ (?:ended with (\d+)|is lost)$", re.MULTI
 
 @dataclass
 class Outcome:
-    """How a job ended.
+    """How a job ended."""
 
-    Attributes:
-        code: the launcher's exit code; None if it had to be killed.
-        seconds: from the fault, or the start, to the end of the launcher.
-        first, last: the same until the first rank and the last rank had ended; 0 if none ran.
-        codes: the exit code of each rank, as the launcher learned it.
-        output: of the launcher.
-        left: processes of ranks that were left on the hosts.
-    """
-
-    code: int | None
-    seconds: float
-    first: float
-    last: float
-    codes: dict[int, int | None]
-    output: str
-    left: list[str]
+    code: int | None  # the launcher's exit code; None if it had to be killed
+    seconds: float  # from the fault, or the start, to the end of the launcher
+    first: float  # the same until the first rank had ended; 0 if none ran
+    last: float  # the same until the last rank had ended
+    codes: dict[int, int | None]  # the exit code of each rank, as the launcher learned it
+    output: str  # of the launcher
+    left: list[str]  # processes of ranks that were left on the hosts
 
     @property
     def line(self) -> str:

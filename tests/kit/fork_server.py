@@ -98,16 +98,10 @@ class ForkServer:
         outputs: Sequence[Path],
         one_group: bool = False,
     ) -> list[ForkedRank]:
-        """Starts ranks.
+        """Starts ranks of ["-m", module, ...] or ["-c", program, ...], each with its whole environment.
 
-        Args:
-            args: ["-m", module, ...] or ["-c", program, ...].
-            environs: for each rank its whole environment.
-            outputs: for each rank the file that its standard output and standard error are appended to.
-            one_group: whether all ranks are in one process group; otherwise each leads a group of its own.
-
-        Returns:
-            The ranks.
+        What a rank prints is appended to its file in `outputs`. With `one_group`, all are in one process group;
+        otherwise each leads a group of its own.
         """
         ranks: list[ForkedRank] = []
         for environ, output in zip(environs, outputs, strict=True):

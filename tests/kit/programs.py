@@ -22,16 +22,10 @@ HINT = flags.HINT
 
 
 def outcome(program: str, args: str, code: int, places: Mapping[str, str]) -> tuple[int, list[str]]:
-    """Runs a case.
+    """Runs a program, a key of PROGRAMS or `started`, which alone needs the expected exit code.
 
-    Args:
-        program: a key of PROGRAMS, or started.
-        args: its arguments as in a shell, with the names of places in braces.
-        code: the expected exit code; only `started` needs it.
-        places: paths by name.
-
-    Returns:
-        Exit code and lines, without the program's name and the last hint, with the names of places for their paths.
+    The arguments are as in a shell, with the names of places in braces. Returns the exit code, and the lines without
+    the program's name and the last hint, with the names of places for their paths.
     """
     given = ((COMPLETE if program == "train" else "") + args).format(**places)
     try:

@@ -1,8 +1,7 @@
 """Starts several ranks for a test, with a hard time limit and every rank's output in the failure.
 
 As under `horovodrun --gloo`, environment variables give each rank its number, and a rendezvous server connects the
-ranks. The fork server forks the ranks if a forked process behaves like a fresh one. `horovodrun` itself loads
-TensorFlow twice before it starts a rank; only tests of that program use it.
+ranks. The fork server forks the ranks if a forked process behaves like a fresh one.
 """
 
 import contextlib
@@ -33,32 +32,17 @@ def run_ranks(
     expected_code: int = 0,
     environ: Mapping[str, str] | None = None,
     fresh: bool = False,
-    horovodrun: bool = False,
-    hosts: int = 1,
 ) -> str:
-    """Runs `python ARGS` on several ranks, or as one plain process if `ranks` is 1.
+    """Runs `python ARGS` on several ranks, or as one plain process if `ranks` is 1; returns the output of all in turn.
 
-    Args:
-        ranks: how many processes.
-        args: what follows the interpreter, e.g. ["-m", "tftrain.run", "--max_steps=2"].
-        seconds: after this time all ranks are killed and the test fails.
-        expected_code: 0, or the exit code of the first rank that fails; horovodrun itself ends with 1 on any failure.
-        environ: further environment variables.
-        fresh: whether each rank needs an interpreter of its own, e.g. to import other modules.
-        horovodrun: whether that program starts the ranks.
-        hosts: how many hosts the ranks believe that they are on, as many on each.
-
-    Returns:
-        The output of all ranks, one after the other; of horovodrun, its own.
+    `expected_code` is 0, or the exit code of the first rank that fails. `environ` has further variables; with `fresh`
+    each rank has an interpreter of its own, e.g. to import other modules.
 
     Raises:
         AssertionError: the exit code is another one, or the time is up; the message holds the output.
     """
     command = [sys.executable, *args]
-    if horovodrun:
-        command = ["horovodrun", "-np", str(ranks), "--gloo", "--start-timeout", "120", *command]
-        expected_code = int(expected_code != 0)
-    with _started(1 if horovodrun else ranks, command, environ, fresh, hosts) as started:
+    with started_ranks(ranks, args, environ=environ, fresh=fresh) as started:
         # After a failure the others have time to end with messages of their own; a launcher would kill them.
         ending = started.finish(seconds, after=15, counts=lambda code: code != 0)
         output = started.output()
@@ -80,19 +64,25 @@ def started_ranks(
 ) -> Iterator["Ranks"]:
     """Starts `python ARGS` on several ranks, for a test that acts on them; kills those that still run at the end.
 
-    Args:
-        ranks: how many processes.
-        args: what follows the interpreter.
-        environ: further environment variables.
-        fresh: whether each rank needs an interpreter of its own.
-        outputs: files for the output of each rank; by default temporary ones.
-        one_group: whether all forked ranks are in one process group; otherwise each leads a group of its own.
-
-    Yields:
-        The ranks.
+    `environ`, `fresh`: as of `run_ranks`. `outputs`: files for the output of each rank; by default temporary ones.
+    `one_group`: whether all forked ranks are in one process group; otherwise each leads a group of its own.
     """
-    with _started(ranks, [sys.executable, *args], environ, fresh, 1, outputs, one_group) as started:
-        yield started
+    given = settings(environ)
+    with rank_variables(ranks) as variables, tempfile.TemporaryDirectory(prefix="ranks.") as folder:
+        outputs = outputs or [Path(folder) / f"{rank}.txt" for rank in range(ranks)]
+        for output in outputs:
+            output.touch()
+        environs = [{**given, **own} for own in variables]
+        if not fresh and fork_server().can_fork(args, given):
+            processes = fork_server().fork(args, environs, outputs, one_group)
+        else:
+            command = [sys.executable, *args]
+            processes = [_fresh(command, *pair) for pair in zip(environs, outputs, strict=True)]
+        started = Ranks(processes, outputs)
+        try:
+            yield started
+        finally:
+            started.kill()
 
 
 @functools.cache
@@ -104,12 +94,9 @@ def fork_server() -> ForkServer:
 class Ending(NamedTuple):
     """How ranks have ended."""
 
-    codes: list[int | None]
-    """By rank; None for one that was killed because the time was up."""
-    first: int | None
-    """The code of the first rank whose end counted; None if there was none."""
-    seconds: float
-    """From that end to the last."""
+    codes: list[int | None]  # by rank; None for one that was killed because the time was up
+    first: int | None  # the code of the first rank whose end counted; None if there was none
+    seconds: float  # from that end to the last
 
 
 class Ranks:
@@ -166,15 +153,14 @@ def settings(environ: Mapping[str, str] | None) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def rank_variables(ranks: int, hosts: int = 1) -> Iterator[list[dict[str, str]]]:
+def rank_variables(ranks: int) -> Iterator[list[dict[str, str]]]:
     """Starts a rendezvous server if there are several ranks, and yields the variables that number each rank."""
     if ranks == 1:
         yield [{}]
         return
     server = RendezvousServer(0)
     port = server.start()
-    names = ["localhost", *(f"host{number}" for number in range(1, hosts))]
-    assigned = get_host_assignments(parse_hosts(",".join(f"{name}:{ranks // hosts}" for name in names)), ranks)
+    assigned = get_host_assignments(parse_hosts(f"localhost:{ranks}"), ranks)
     server.init(assigned)
     try:
         yield [
@@ -196,34 +182,6 @@ def rank_variables(ranks: int, hosts: int = 1) -> Iterator[list[dict[str, str]]]
         ]
     finally:
         server.stop()
-
-
-@contextlib.contextmanager
-def _started(
-    ranks: int,
-    command: Sequence[str],
-    environ: Mapping[str, str] | None,
-    fresh: bool,
-    hosts: int,
-    outputs: Sequence[Path] | None = None,
-    one_group: bool = False,
-) -> Iterator[Ranks]:
-    """Starts a command as ranks, and kills those that still run at the end."""
-    given, args = settings(environ), command[1:]
-    with rank_variables(ranks, hosts) as variables, tempfile.TemporaryDirectory(prefix="ranks.") as folder:
-        outputs = outputs or [Path(folder) / f"{rank}.txt" for rank in range(ranks)]
-        for output in outputs:
-            output.touch()
-        environs = [{**given, **own} for own in variables]
-        if not fresh and command[0] == sys.executable and fork_server().can_fork(args, given):
-            processes = fork_server().fork(args, environs, outputs, one_group)
-        else:
-            processes = [_fresh(command, *pair) for pair in zip(environs, outputs, strict=True)]
-        started = Ranks(processes, outputs)
-        try:
-            yield started
-        finally:
-            started.kill()
 
 
 def _fresh(command: Sequence[str], environ: Mapping[str, str], output: Path) -> subprocess.Popen:

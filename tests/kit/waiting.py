@@ -13,13 +13,9 @@ def wait_until(
     describe: Callable[[], str] = lambda: "",
     is_running: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Waits until a condition holds.
+    """Waits until a condition holds, which a process that `is_running` is to bring about.
 
-    Args:
-        is_true: the condition.
-        seconds: the time limit.
-        describe: makes the message of a failure, such as the output so far.
-        is_running: whether the process that is to bring the condition about still runs.
+    `describe` makes the message of a failure, such as the output so far.
 
     Raises:
         AssertionError: the process has ended without it, or time is up.
