@@ -67,6 +67,13 @@ def stored(path):
     return tensors
 
 
+def flip(path):
+    """Changes the last byte of a file; a second time, it is what it was."""
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
 def coverage(pieces):
     """Returns the error of pieces of one tensor, see `coverage_error`."""
     blocks = {}

@@ -151,19 +151,6 @@ def test_a_checkpoint_counts_even_if_older_ones_can_t_be_removed(tmp_path, monke
     assert "can't be removed: [Errno 13] Permission denied" in capsys.readouterr().err
 
 
-def test_a_file_that_the_system_cuts_off_is_an_error(tmp_path, monkeypatch):
-    resource = pytest.importorskip("resource")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    big = {"master/a": np.zeros(2**16, np.float32)}
-    (tmp_path / "checkpoints").mkdir()
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2**17, limits[1]))
-    try:
-        with pytest.raises(CheckpointError, match="too large"):
-            states.saved(tmp_path, big)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
 def test_a_folder_that_has_vanished_is_not_made_again(tmp_path):
     states.saved(tmp_path, state(1), 1)
     folder.checkpoint_folder(tmp_path).rename(tmp_path / "unmounted")

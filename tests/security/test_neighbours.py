@@ -185,8 +185,12 @@ def test_a_folder_in_memory_is_served_to_those_with_the_key_alone(tmp_path):
         status, content = request(server.server_port, method, "/state")
         assert (status, b"weights" in content) in ((403, False), (501, False))
         assert request(server.server_port, method, "/nosuch")[0] == status, "not even which files there are"
-    neighbour.fetch(f"127.0.0.1:{server.server_port}", "the key", "state", tmp_path / "copy")
-    assert (tmp_path / "copy").read_text() == "weights"
+    address, copy = f"127.0.0.1:{server.server_port}", tmp_path / "copy"
+    copy.write_text("older")
+    neighbour.fetch(address, "the key", "state", copy)
+    assert copy.read_text() == "weights"
+    with pytest.raises(OSError, match="404"):
+        neighbour.fetch(address, "the key", f"../{tmp_path.name}/state", copy)
     server.shutdown()
 
 

@@ -178,21 +178,6 @@ def test_an_unreadable_newest_checkpoint_gives_way_to_an_older_one(output_dir):
     assert continued(output_dir).model.hidden_size == 48
 
 
-@pytest.mark.parametrize(
-    ("args", "line"),
-    [
-        (["--resume=non"], "--resume=non: no checkpoint is there; expected auto, none, or the folder of a"),
-        (["--change_on_resume=foo"], "--change_on_resume=foo: it permits no change of foo; expected some of hidden"),
-        (["--change_on_resume=seed,weight_decay"], "weight_decay: it permits no change of seed"),
-        ([EVALUATE], "no checkpoint to evaluate; expected the folder of a run, or --resume"),
-    ],
-)
-def test_what_cannot_be_resumed_is_refused_before_anything_starts(tmp_path, args, line):
-    config, _, _ = flags.read(TrainConfig, ["run", "--synthetic_data", f"--output_dir={tmp_path}", *args])
-    (problem,) = problems_of(config, 1)
-    assert line in str(problem)
-
-
 def test_flags_are_found_in_whatever_section_an_older_run_saved_them(tmp_path):
     sections = saved(tmp_path, "--keep_last=7")
     for section in ("log", "evaluation", "checkpoint", "limits"):

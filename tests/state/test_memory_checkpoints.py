@@ -80,12 +80,6 @@ def files(output_dir):
     return [Path(part.path).with_suffix(".state") for part in parts]
 
 
-def flip(path):
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-
-
 def test_the_next_start_goes_on_from_the_newest_copy(tmp_path, capsys):
     run = Run(tmp_path).begin()
     for step in (1, 2, 3):
@@ -126,7 +120,7 @@ def test_a_damaged_checkpoint_on_disk_hides_no_older_copy(tmp_path, capsys):
     run.save(3)
     for step in (1, 4):
         states.saved(tmp_path, {"master/x": np.full(5, 7, np.float32)}, step)
-    flip(next(folder.newest(tmp_path).glob("*.safetensors")))
+    states.flip(next(folder.newest(tmp_path).glob("*.safetensors")))
     assert run.recovered() == (3, 3)
     said = capsys.readouterr()
     assert "this checkpoint can't be used: " in said.err
@@ -139,7 +133,7 @@ def test_a_damaged_copy_is_named_and_the_older_one_is_taken_then_the_disk(tmp_pa
     run.save(2)
     run.save(3)
     newest = files(tmp_path)[-1]
-    flip(newest)
+    states.flip(newest)
     assert run.recovered() == (2, 2)
     assert f"this copy in memory can't be used: {newest}: damaged: its xxh3_128 is" in capsys.readouterr().err
     shutil.rmtree(folder.newest(tmp_path))
@@ -265,7 +259,7 @@ def test_a_part_that_is_damaged_on_one_host_is_taken_from_the_other(tmp_path, mo
     hosts = Hosts(tmp_path, monkeypatch)
     hosts.save(1)
     for path in memory_slot.home_of(tmp_path).glob("*/host0/*/*.state"):
-        flip(path)
+        states.flip(path)
     assert hosts.runs[0].recovered() == (1, 1)
     assert capsys.readouterr().err.count("host0/slot_1/rank_00000.state: damaged") == 1
 
@@ -280,22 +274,6 @@ def test_without_the_other_host_a_copy_is_on_this_one_and_a_warning_says_so_once
     (place,) = memory_slot.home_of(tmp_path).iterdir()
     shutil.rmtree(place / "host1")
     assert hosts.runs[0].recovered() is None
-
-
-def test_files_are_served_to_those_who_know_the_key(tmp_path):
-    (tmp_path / "served").mkdir()
-    (tmp_path / "served" / "x").write_bytes(b"new")
-    (tmp_path / "mine").write_bytes(b"older")
-    server = neighbour.serve(tmp_path / "served", "127.0.0.1", "key")
-    place = f"127.0.0.1:{server.server_port}"
-    with pytest.raises(OSError, match="403"):
-        neighbour.fetch(place, "other", "x", tmp_path / "mine")
-    neighbour.fetch(place, "key", "x", tmp_path / "mine")
-    assert (tmp_path / "mine").read_bytes() == b"new"
-    with pytest.raises(OSError, match="404"):
-        neighbour.fetch(place, "key", "../mine", tmp_path / "mine")
-    server.shutdown()
-    server.server_close()
 
 
 def test_the_newest_whole_copy_is_chosen_from_what_hosts_hold():

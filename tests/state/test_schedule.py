@@ -3,7 +3,7 @@
 import pytest
 
 from tests.kit.ranks import started_ranks
-from tests.kit.runs import SMALL, losses, train_alone
+from tests.kit.runs import SMALL, losses
 from tftrain.checkpoint import folder
 from tftrain.config.run import CheckpointConfig
 from tftrain.host.exit_codes import ExitCode
@@ -75,15 +75,6 @@ def test_a_checkpoint_that_was_not_written_stays_due():
 )
 def test_a_run_knows_whether_it_saves_before_its_end(settings, is_safe):
     assert CheckpointConfig(**settings).saves_before(3) == is_safe
-
-
-@pytest.mark.slow
-def test_a_run_without_checkpoints_says_what_a_kill_would_cost(tmp_path, capsys):
-    settings = ("--global_batch_size=4", "--max_steps=1", "--eval_every=-1", "--checkpoint_minutes=0")
-    train_alone(f"--output_dir={tmp_path}", *settings)
-    expected = "--checkpoint_every=0 and --checkpoint_minutes=0: there is no checkpoint before the end"
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "checkpoint_minutes" in line]
-    assert line.startswith(expected)
 
 
 @pytest.mark.multirank

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from tftrain.state.spikes import WARMUP, SeriesStatistics, SpikeMonitor
+from tftrain.state.spikes import WARMUP, SpikeMonitor
 
 
 def falling(steps, seed, noise=0.1):
@@ -46,24 +46,6 @@ def test_one_spike_does_not_hide_the_next():
     losses, norms = falling(1500, 0)
     losses[[800, 810, 820]] += 4.0
     assert spikes(losses, norms) == [800, 810, 820]
-
-
-def test_a_new_level_becomes_usual():
-    losses, norms = falling(3000, 0)
-    losses[1000:] += 4.0
-    found = spikes(losses, norms)
-    assert found[0] == 1000
-    assert len(found) < 100
-    assert found[-1] < 1300
-
-
-def test_the_zscore_is_that_of_the_weighted_past():
-    series, random = SeriesStatistics(), np.random.default_rng(0)
-    values = random.normal(5, 2, 20000)
-    for value in values:
-        series.add(value)
-    # A mean of about a hundred values is 0.1 deviations off, their deviation by a tenth.
-    assert series.zscore(5 + 2 * 3) == pytest.approx(3, abs=1.0)
 
 
 def test_numbers_that_are_not_finite_and_few_numbers_are_no_spikes():
