@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.train.test_step import BASE, trained
+from tests.train.test_step import BASE
 from tftrain.config.parallel import BatchConfig, ParallelConfig
 from tftrain.optim import state_split
 from tftrain.parallel import collectives
@@ -82,14 +82,3 @@ def test_masters_are_the_fp32_draws_bit_for_bit(layout, precision, monkeypatch):
     # The ranks together hold each element once.
     assert counts == {name: math.prod(run.task.model.shards[name].whole) for name in counts}
     assert counts.keys() == run.task.model.named_variables().keys()
-
-
-@pytest.mark.parametrize(
-    ("precision", "epsilon"), [pytest.param("bf16", 2**-8, marks=pytest.mark.nightly), ("fp16", 2**-11)]
-)
-def test_the_second_step_has_the_loss_of_an_fp32_run_up_to_rounding(precision, epsilon):
-    """The first update starts from the same masters, so what differs is the rounding of one forward pass."""
-    (_, infos), (_, exact) = (trained(in_precision(each), steps=2) for each in (precision, "fp32"))
-    for info, expected in zip(infos, exact, strict=True):
-        loss, expected_loss = (float(each.sums[0] / each.sums[1]) for each in (info, expected))
-        assert loss == pytest.approx(expected_loss, rel=epsilon)

@@ -196,7 +196,7 @@ def assert_equals_the_formulas(config, steps, how="graph", weights=None, split_s
     return optimizer, reference
 
 
-WAYS = (("eager", {}), ("graph", {"adam_beta1": 0.0, "adam_beta2": 0.99}), ("xla", {"clip_global_norm": 0.5}))
+WAYS = (("graph", {"adam_beta1": 0.0, "adam_beta2": 0.99}), ("xla", {"clip_global_norm": 0.5}))
 # No rule has code for these; `test_flat_buckets_are_updated_as_their_tensors_are` has clipping and groups of each.
 OF_ALL_RULES = ({"weight_decay": 0.0}, {"clip_global_norm": 0.5}, {"clip_global_norm": 1e3}, {"param_groups": GROUPS})
 
@@ -219,8 +219,7 @@ def test_ten_updates_equal_the_papers_formulas_in_double_precision(rule, flags, 
 def followed(optimizer, weights, oracle, change=lambda rate, values, twins: values):
     """Makes ten updates by the optimizer, and by one of Keras, of which it returns the weights by name.
 
-    Args:
-        change: returns the gradients for the oracle, and may update its weights.
+    `change` returns the gradients for the oracle, and may update its weights.
     """
     twins = [tf.Variable(value, name=name) for name, value in weights.items()]
     for gradients in gradient_steps(10):

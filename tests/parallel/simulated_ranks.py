@@ -33,6 +33,11 @@ class SimulatedRanks:
         self._rank = threading.local()
         monkeypatch.setattr(collectives, "_together", self._together)
 
+    @property
+    def rank(self) -> int:
+        """The rank that calls it."""
+        return self._rank.value
+
     def run(self, function: Callable[[Group], Any]) -> list:
         """Calls a function with the group of each rank, at the same time, and returns the results."""
 
@@ -49,7 +54,7 @@ class SimulatedRanks:
 
     def all_to_all(self, tensor, splits):
         """Returns what the ranks send to this one."""
-        rank = self._rank.value
+        rank = self.rank
         parts = [np.split(np.asarray(given), np.cumsum(split)[:-1])[rank] for given, split in self._all(tensor, splits)]
         received = np.concatenate(parts)
         self.received[rank].append(received.size)
@@ -73,7 +78,7 @@ class SimulatedRanks:
 
     def _all(self, *given):
         """Returns what every rank has given."""
-        self._given[self._rank.value] = given
+        self._given[self.rank] = given
         self._barrier.wait()
         every = list(self._given)
         self._barrier.wait()

@@ -1,12 +1,10 @@
 """Copies in the memory of hosts: what is whole is gone on from, what is not is passed over, and nothing is left."""
 
-import functools
 import json
 import os
 import shutil
 import signal
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +14,14 @@ from tests.checkpoint import states
 from tests.kit import runs
 from tests.kit.ranks import started_ranks
 from tests.kit.runs import SMALL, configured, losses, train_alone
+from tests.parallel.simulated_ranks import SimulatedRanks
 from tftrain.checkpoint import folder, memory_slot
 from tftrain.checkpoint.memory_slot import RankCopy, newest_whole
 from tftrain.checkpoint.tensor_slice import TensorData
 from tftrain.config.fields import changed
 from tftrain.config.train import TrainConfig
 from tftrain.host.exit_codes import ExitCode
-from tftrain.parallel import collectives, neighbour
+from tftrain.parallel import neighbour
 from tftrain.parallel.mesh import Mesh
 from tftrain.state import memory_checkpoints, resume
 from tftrain.state.memory_checkpoints import MemoryCheckpoints
@@ -204,40 +203,25 @@ def test_a_folder_of_another_user_is_not_used(tmp_path, monkeypatch, capsys):
 
 
 class Hosts:
-    """Two ranks on two hosts, in threads; what each gives to a collective, both get."""
+    """Two ranks on two hosts, in threads."""
 
     def __init__(self, output_dir, monkeypatch):
-        self.given, self.barrier, self.local = [None, None], threading.Barrier(2), threading.local()
-        for name in ("gather_values", "gather_numbers"):
-            monkeypatch.setattr(collectives, name, functools.partial(self.gather, getattr(collectives, name)))
-        monkeypatch.setattr(memory_checkpoints, "host_name", lambda: f"host{self.local.rank}")
+        self.ranks = SimulatedRanks(2, monkeypatch)
+        monkeypatch.setattr(memory_checkpoints, "host_name", lambda: f"host{self.ranks.rank}")
         monkeypatch.setattr(memory_checkpoints.tensorflow_cluster, "own_address", lambda: "127.0.0.1")
         self.runs = [Run(output_dir, Mesh(rank, 2, local_size=1)) for rank in range(2)]
         self.each(lambda run, piece: run.in_memory.begin([piece.piece]))
 
-    def gather(self, alone, group, value, name):
-        if group.size == 1:
-            return alone(group, value, name)
-        self.given[self.local.rank] = value
-        self.barrier.wait(SECONDS)
-        values = list(self.given)
-        self.barrier.wait(SECONDS)
-        return np.array(values) if name == "memory.states" else values
-
     def each(self, act, step=0):
         """Does something with the run of each rank and its part of a state."""
 
-        def on(rank):
-            self.local.rank = rank
-            (piece, values), (start, stop) = (
-                states.whole_pieces({"master/x": np.full(5, step, np.float32)})[0],
-                CUTS[rank],
-            )
-            act(self.runs[rank], TensorData(piece.part(start, stop), values[start:stop]))
-            self.runs[rank].join()
+        def on(group):
+            run, (start, stop) = self.runs[group.rank], CUTS[group.rank]
+            ((piece, values),) = states.whole_pieces({"master/x": np.full(5, step, np.float32)})
+            act(run, TensorData(piece.part(start, stop), values[start:stop]))
+            run.join()
 
-        with ThreadPoolExecutor(2) as pool:
-            list(pool.map(on, range(2)))
+        self.ranks.run(on)
 
     def save(self, step):
         self.each(lambda run, part: run.in_memory.save(step, lambda: {"of": step}, lambda: [part]), step)

@@ -2,11 +2,7 @@
 
 import pytest
 
-from tests.kit.ranks import started_ranks
-from tests.kit.runs import SMALL, losses
-from tftrain.checkpoint import folder
 from tftrain.config.run import CheckpointConfig
-from tftrain.host.exit_codes import ExitCode
 from tftrain.state.schedule import SaveSchedule
 
 
@@ -75,28 +71,3 @@ def test_a_checkpoint_that_was_not_written_stays_due():
 )
 def test_a_run_knows_whether_it_saves_before_its_end(settings, is_safe):
     assert CheckpointConfig(**settings).saves_before(3) == is_safe
-
-
-@pytest.mark.multirank
-@pytest.mark.nightly
-def test_two_ranks_save_by_the_chiefs_clock_and_a_killed_run_goes_on_from_there(tmp_path):
-    """Rank 1's clock runs backwards, so ranks that decided by themselves would wait for each other for ever."""
-    settings = [*SMALL, "--global_batch_size=4", f"--output_dir={tmp_path}", "--eval_every=-1", "--resume=auto"]
-    program = f"""
-import os, sys, time
-from tftrain import run
-from tftrain.state import schedule
-if os.environ["HOROVOD_RANK"] == "1":
-    schedule.SaveSchedule.__init__.__defaults__ = (lambda: -time.monotonic(),)
-sys.exit(run.main(["tftrain.run", *{settings}, "--checkpoint_minutes=0.01", *sys.argv[1:]]))
-"""
-    with started_ranks(2, ["-c", program, "--max_steps=1000000"]) as ranks:
-        ranks.wait_for("step_")
-        ranks.processes[0].kill()
-        assert ranks.codes([1], 60) == [ExitCode.PEER_ENDED]
-    newest = folder.order(folder.find(tmp_path)[-1])[0]
-    assert newest > 0
-    with started_ranks(2, ["-c", program, f"--max_steps={newest + 2}"]) as ranks:
-        assert ranks.codes([0, 1], 120) == [0, 0]
-        assert f"continuing after step {newest} of" in ranks.output(0)
-    assert len(losses(tmp_path)) == newest + 2

@@ -56,14 +56,14 @@ class Hosts(HostDiscovery):
 class Job:
     """An elastic job whose hosts are names, with a supervisor in a thread for each."""
 
-    def __init__(self, folder, names, fewest=1, problems=lambda ranks: [], cut=()):
+    def __init__(self, folder, names, problems=lambda ranks: [], cut=()):
         """The driver loses a supervisor on a host of `cut`, which lives on, when the host's event is set."""
         self.folder, self.hosts, self.codes = folder, Hosts(names), {}
         self.cut = {name: threading.Event() for name in cut}
         self._problems = problems
         (folder / "stop").write_text(str(int(ExitCode.STOPPED)))
         self.server = RendezvousServer(0)
-        self.driver = ElasticDriver(self.server, self.hosts, fewest, 9, timeout=60)
+        self.driver = ElasticDriver(self.server, self.hosts, 1, 9, timeout=60)
         self._port = self.server.start(create_rendezvous_handler(self.driver))
         self.driver.wait_for_available_slots(len(names))
         self.driver.start(len(names), self._work)
@@ -103,6 +103,13 @@ class Job:
         wait_until(lambda: len(self.starts()) >= self.seen + len(expected))
         assert sorted(self.starts()[self.seen :]) == sorted(expected)
         self.seen += len(expected)
+
+    def change_hosts(self, *names):
+        """Lets hosts come or go; returns when all children have stopped for that and the driver has ranks for all."""
+        self.hosts.names = list(names)
+        wait_until((self.folder / "end").exists)
+        wait_until(lambda: len(self.driver.host_assignments) == len(names))
+        (self.folder / "end").unlink()
 
     def end(self, host, code):
         self._write(f"end_{host}", code)
@@ -173,30 +180,15 @@ def test_ranks_that_are_lost_again_and_again_without_progress_end_the_run(tmp_pa
     assert job.finish() == {"a": ExitCode.FAILED}
 
 
-def test_a_new_host_is_taken_in_after_all_have_stopped_by_themselves(tmp_path):
+def test_a_new_host_is_taken_in_after_all_have_stopped_and_resumes_what_they_have_saved(tmp_path, monkeypatch):
+    """Whatever its command is to resume, else the ranks disagree on --resume, which ends the run."""
+    monkeypatch.setattr(elastic.folder, "find", lambda output_dir: [tmp_path / "step_00000010"])
     job = Job(tmp_path, ["a", "b"])
     job.await_starts(("0", "2"), ("1", "2"))
-    job.hosts.names = ["a", "b", "c"]
-    wait_until((tmp_path / "end").exists)
-    wait_until(lambda: len(job.driver.host_assignments) == 3)
-    (tmp_path / "end").unlink()
-    job.await_starts(("0", "3"), ("1", "3"), ("2", "3"))
+    job.change_hosts("a", "b", "c")
+    job.await_starts(*((rank, "3", "--resume=auto") for rank in "012"))
     job.end_all()
     assert job.finish() == {"a": 0, "b": 0, "c": 0}
-
-
-def test_a_new_host_resumes_from_what_the_others_have_saved_whatever_its_command_is_to_resume(tmp_path, monkeypatch):
-    """Else the ranks disagree on --resume, which ends the run."""
-    monkeypatch.setattr(elastic.folder, "find", lambda output_dir: [tmp_path / "step_00000010"])
-    job = Job(tmp_path, ["a"])
-    job.await_starts(("0", "1"))
-    job.hosts.names = ["a", "b"]
-    wait_until((tmp_path / "end").exists)
-    wait_until(lambda: len(job.driver.host_assignments) == 2)
-    (tmp_path / "end").unlink()
-    job.await_starts(("0", "2", "--resume=auto"), ("1", "2", "--resume=auto"))
-    job.end_all()
-    assert job.finish() == {"a": 0, "b": 0}
 
 
 def test_hosts_that_appear_one_after_the_other_before_the_first_step_are_no_failures(tmp_path, monkeypatch):
@@ -214,11 +206,9 @@ def test_hosts_that_appear_one_after_the_other_before_the_first_step_are_no_fail
 def test_a_host_that_is_taken_away_leaves_and_the_others_go_on(tmp_path):
     job = Job(tmp_path, ["a", "b"])
     job.await_starts(("0", "2"), ("1", "2"))
-    job.hosts.names = ["a"]
-    wait_until((tmp_path / "end").exists)
-    wait_until(lambda: "b" in job.codes)
-    (tmp_path / "end").unlink()
+    job.change_hosts("a")
     job.await_starts(("0", "1"))
+    wait_until(lambda: "b" in job.codes)
     job.end_all()
     assert job.finish() == {"a": 0}
     assert job.codes == {"a": 0, "b": 0}

@@ -1,6 +1,5 @@
 """horovodrun's elastic launcher loses a host and finds another one, and the run ends as if nothing had been."""
 
-import json
 import os
 import shutil
 import signal
@@ -11,13 +10,10 @@ import psutil
 import pytest
 
 from tests.kit.ranks import run_ranks, started_ranks
-from tests.tasks.test_fine_tuning import data
 from tftrain.checkpoint import memory_slot
 from tftrain.host.exit_codes import ExitCode
 from tftrain.observe.metrics import read_rows
 from tftrain.supervise.elastic import PARENT
-
-__all__ = ["data"]
 
 STEPS = 30
 # For each phase: TensorFlow starts on every rank, perhaps on few cores.
@@ -147,29 +143,6 @@ def test_sums_of_xla_go_on_between_the_ranks_that_there_are(tmp_path):
         assert launched.output().count("--gradient_transport=xla has no effect: there is one data parallel rank") == 1
     run_ranks(1, [*RUN, f"--output_dir={tmp_path / 'alone'}"], seconds=SECONDS)
     assert losses(output_dir) == pytest.approx(losses(tmp_path / "alone"), rel=1e-5)
-
-
-@pytest.mark.nightly
-@pytest.mark.multirank
-def test_fine_tuning_that_loses_a_host_ends_with_the_scores_and_predictions_of_one_rank(data, tmp_path):
-    """Some evaluations come again, since they are not at the steps of the checkpoints."""
-    steps = ["--max_steps=200", "--eval_every=15", "--checkpoint_every=40"]
-    args = ["-m", "tftrain.run", *data["question_answering"], *steps, "--micro_batch_size=4", "--cpu_threads=1"]
-    hosts = Hosts(tmp_path, "localhost", "127.0.0.1")
-    with job(hosts, 2, *args, f"--output_dir={tmp_path / 'run'}") as launched:
-        launched.wait_for("step_00000080", seconds=SECONDS)
-        os.kill(supervisor_on("127.0.0.1", launched.processes[0]), signal.SIGKILL)
-        launched.wait_for("1 ranks, before 2, continue from", seconds=SECONDS)
-        assert launched.codes([0], SECONDS) == [0], launched.output()
-    run_ranks(1, [*args, f"--output_dir={tmp_path / 'alone'}"], seconds=SECONDS)
-    alone, elastic = (tmp_path / name for name in ("alone", "run"))
-    assert list(losses(elastic)) == list(range(1, 201))
-    assert losses(elastic) == pytest.approx(losses(alone), rel=1e-3)
-    ours, theirs = (json.loads((folder / "best.json").read_text())["evaluations"] for folder in (elastic, alone))
-    assert [each["step"] for each in ours] == [*range(15, 200, 15), 200]
-    assert ours == theirs
-    ours, theirs = ((folder / "predictions.jsonl").read_text().splitlines() for folder in (elastic, alone))
-    assert [json.loads(each)["prediction"] for each in ours] == [json.loads(each)["prediction"] for each in theirs]
 
 
 @pytest.mark.slow

@@ -44,6 +44,7 @@ from tftrain.parallel.launcher import launch_from_environment
 from tftrain.supervise import peer_failure
 from tftrain.parallel import start
 from tftrain.parallel.pending_collectives import Collective
+peer_failure.FORGOTTEN_SECONDS = 2
 ranks = start.start(launch_from_environment(), 1)
 if ranks.rank == 1:
     pending = ranks.pending.unfinished
