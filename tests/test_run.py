@@ -186,6 +186,7 @@ def test_a_tensor_that_can_not_be_allocated_has_an_exit_code_and_one_line(messag
 
 
 OWN_GEMM = "--xla_gpu_enable_triton_gemm=true"
+OWN_GRAPHS = "--xla_gpu_enable_command_buffer=FUSION"
 
 
 @pytest.mark.parametrize(
@@ -200,6 +201,8 @@ OWN_GEMM = "--xla_gpu_enable_triton_gemm=true"
         (("--gradient_transport=xla",), True, "", " ".join([*run.SUMS_OF_XLA[::-1], run.CUBLAS_LT])),
         (("--gradient_transport=xla",), True, OWN_GEMM, " ".join([run.SUMS_OF_XLA[0], run.CUBLAS_LT, OWN_GEMM])),
         (("--activation_checkpointing=full",), True, "", f"{run.CUBLAS_LT} {run.LOW_MEMORY_XLA}"),
+        (("--cuda_graphs=false",), False, "", run.NO_CUDA_GRAPHS),
+        (("--cuda_graphs=false",), False, OWN_GRAPHS, f"{OWN_GRAPHS} {run.NO_CUDA_GRAPHS}"),  # The last one counts.
     ],
 )
 def test_the_flags_of_xla_are_added_before_those_of_the_user(monkeypatch, tmp_path, flags, has_gpu, given, expected):

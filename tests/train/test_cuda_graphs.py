@@ -1,30 +1,8 @@
-"""--cuda_graphs: what XLA is told, and what a run says that has none."""
-
-import os
+"""--cuda_graphs: what a run says that has none; `test_run` has what XLA is told."""
 
 import pytest
 
-from tftrain import run
-from tftrain.config.compute import ComputeConfig
 from tftrain.train.introduction import graphs_note
-
-OWN = "--xla_gpu_enable_command_buffer=FUSION"
-
-
-@pytest.mark.parametrize(
-    ("given", "wanted", "expected"),
-    [
-        ("", True, ""),
-        (OWN, True, OWN),
-        ("", False, run.NO_CUDA_GRAPHS),
-        (OWN, False, f"{OWN} {run.NO_CUDA_GRAPHS}"),  # the last one counts
-    ],
-)
-def test_xla_is_told_before_tensorflow_starts(monkeypatch, given, wanted, expected):
-    monkeypatch.setattr(os, "environ", {"XLA_FLAGS": given})
-    monkeypatch.setattr(run.hardware, "has_driver", lambda: False)
-    run.prepare_process(ComputeConfig(cuda_graphs=wanted), may_restart=False)
-    assert os.environ["XLA_FLAGS"] == expected
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.conftest import RAMP
 from tests.kit.ranks import run_ranks
-from tests.kit.runs import losses, train_alone
 from tests.train.test_step import batches
-from tftrain.checkpoint import folder as checkpoints
 from tftrain.parallel.mesh import Group
-from tftrain.train import phases
 from tftrain.train.device_batches import STEPS_AHEAD, DeviceBatches, decoded
 
 TASK = SimpleNamespace(loss_weights=lambda batch: tf.reduce_sum(batch["masked_lm_weights"])[tf.newaxis])
@@ -126,34 +122,14 @@ def test_nothing_compiled_waits_for_the_host(steps, segments):
     assert min(int(calls), int(copies)) > 0
 
 
-@pytest.fixture
-def on_device(monkeypatch):
-    """Lets runs take batches ahead; CPU:0 stands for the GPU."""
-    monkeypatch.setattr(phases, "device_of_batches", lambda _: "CPU:0")
-
-
-@pytest.mark.slow
-def test_a_run_has_the_same_losses_and_goes_on_from_the_same_sample(ramped, on_device, tmp_path):
-    train_alone(*RAMP, "--checkpoint_every=3", f"--output_dir={tmp_path / 'device'}")
-    assert losses(tmp_path / "device") == losses(ramped)
-    middle = checkpoints.find(tmp_path / "device")[0]
-    train_alone(*RAMP, f"--output_dir={tmp_path / 'resumed'}", f"--resume={middle}")
-    assert losses(tmp_path / "resumed") == losses(ramped)[3:]
-
-
-@pytest.mark.slow
-def test_a_phase_begins_with_its_first_sample(request, tmp_path):
-    flags = ("--jit_compile=false", "--max_steps=4", "--eval_every=-1", "--global_batch_size=8")
-    flags += ("--phases=until_samples=16; global_batch_size=8",)
-    train_alone(*flags, f"--output_dir={tmp_path / 'host'}")
-    request.getfixturevalue("on_device")
-    train_alone(*flags, f"--output_dir={tmp_path / 'device'}")
-    assert losses(tmp_path / "device") == losses(tmp_path / "host")
-
-
-# Two ranks stop after a signal to one of them, go on, and go back after a spike; batches are ahead in each case.
+# Two ranks stop, go on, and go back after a spike; batches are ahead each time. In `test_phases`, they are ahead where
+# a phase begins.
 @pytest.mark.multirank
 @pytest.mark.slow
-def test_ranks_that_stop_or_go_back_drop_the_same_batches(tmp_path):
+def test_ranks_that_a_hook_of_one_stops_or_that_go_back_drop_the_same_batches(tmp_path):
     output = run_ranks(2, ["-m", "tests.train.two_ranks_ahead", str(tmp_path)])
     assert output.count("the same losses") == 1
+    # A hook of rank 1 has stopped both.
+    assert "rank 1: enough: the run finishes this step, saves, and ends" in output
+    assert "rank 0: a hook of another rank: the run finishes this step" in output
+    assert "stopped after step 51, and the state is saved" in output

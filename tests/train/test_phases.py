@@ -23,7 +23,7 @@ from tftrain.parallel.launcher import Launch
 from tftrain.parallel.mesh import Mesh
 from tftrain.prepare.preparation import prepare
 from tftrain.state import resume_compatibility
-from tftrain.train import build
+from tftrain.train import build, phases
 
 MODEL = (
     *("--num_hidden_layers=1", "--hidden_size=32", "--num_attention_heads=2", "--learning_rate=0.01"),
@@ -79,9 +79,11 @@ def messages():
 
 @pytest.fixture(scope="module")
 def phased(lines, messages, tmp_path_factory):
-    """The folder of a run that saves after step 5, in the second phase."""
+    """The folder of a run that saves after step 5, in the second phase; its batches are ahead, as on a GPU."""
     folder = tmp_path_factory.mktemp("phased")
-    train(f"--phases={lines}", f"--output_dir={folder}", "--checkpoint_every=5")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(phases, "device_of_batches", lambda _: "CPU:0")
+        train(f"--phases={lines}", f"--output_dir={folder}", "--checkpoint_every=5")
     return folder
 
 

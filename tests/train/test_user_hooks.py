@@ -3,13 +3,14 @@
 import json
 import os
 import re
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from tests.kit.ranks import ROOT, run_ranks
-from tests.kit.runs import SMALL, read_rows, train_alone
+from tests.kit.ranks import ROOT
+from tests.kit.runs import read_rows, train_alone
 from tftrain import hooks
 from tftrain.config.run import LimitsConfig
 from tftrain.host.exit_codes import ExitCode
@@ -21,7 +22,7 @@ from tftrain.train.user_hooks import UserHooks
 
 # Notes each call, fails or stops where it is told to.
 MODULE = """
-import json, os, time
+import json, os
 from tftrain.hooks import Hook
 
 class Notes(Hook):
@@ -56,23 +57,11 @@ class MustNotFail(Fails):
 class MustNotFailAfter4(MustNotFail):
     fails = ("after", 4)
 
-class MustEnd(MustNotFail):
-    fails = ("end", 4)
-
-class Hangs(Notes):
-    def on_checkpoint(self, step, folder):
-        time.sleep(60)
-
 class FailsAtOnce(Notes):
     fails = ("init", 0)
 
-class StopsAfter3(Notes):
-    stops = ("after", 3)
-
-class StopsOnRank1(Notes):
-    def before_step(self, step):
-        if self.context.rank == 1 and step == 3:
-            self.context.stop("rank 1 has seen enough")
+class StopsAfter4(Notes):
+    stops = ("after", 4)
 
 other = 5
 """
@@ -124,7 +113,7 @@ def test_a_hook_is_called_in_order_and_sees_what_the_run_reports_although_others
     assert len(notes["FailsAtOnce"]) == 1
 
 
-def observer_of(saves, *classes):
+def observer_of(saves, *classes, watchdog=None):
     """Returns the observer of a run with these hooks."""
     run = SimpleNamespace(
         whole=SimpleNamespace(run=SimpleNamespace(hooks=[f"m:{each.__name__}" for each in classes])),
@@ -132,7 +121,8 @@ def observer_of(saves, *classes):
         task=SimpleNamespace(model=None),
         progress=SimpleNamespace(step=0),
     )
-    return UserHooks(run, classes, saves, SimpleNamespace(stop=print), Watchdog(0, LimitsConfig(), ""))
+    watchdog = watchdog or Watchdog(0, LimitsConfig(), "")
+    return UserHooks(run, classes, saves, SimpleNamespace(stop=print), watchdog)
 
 
 def test_a_step_that_is_saved_again_keeps_its_number():
@@ -161,46 +151,54 @@ def test_a_class_that_is_named_twice_is_called_twice():
 
 
 def test_a_run_that_a_hook_stops_is_saved_and_goes_on(trained, caplog, tmp_path):
-    code, notes = trained("MustNotFail", "Notes")
+    code, notes = trained("MustNotFail", "Notes", steps=5)
     assert code == ExitCode.STOPPED
     assert "after_step raised KeyError" in caplog.text
     last = 3  # The request travels with the next step.
     assert notes["Notes"][-1] == ["end", last]
     assert (tmp_path / f"checkpoints/step_{last:08d}").is_dir()
+    code, notes = trained("StopsAfter4", steps=5)
+    assert (code, "enough" in caplog.text) == (ExitCode.STOPPED, True)
+    assert (notes["StopsAfter4"][0], notes["StopsAfter4"][-1]) == (["init", last, 1], ["end", 5])
+    # A stop before the last step costs no evaluation after it.
     code, notes = trained("Notes", steps=5)
     assert code == ExitCode.DONE
-    assert ["init", last, 1] in notes["Notes"]
-    assert notes["Notes"][-1] == ["end", 5]
+    lines = read_rows(tmp_path)
+    assert [row["step"] for row in lines if "eval_mlm_loss" in row] == [2, 4, 5]
+    assert [note[1] for note in notes["Notes"] if note[0] == "evaluation"] == [2, 5]
+    trained("Notes", steps=5)
+    assert len(read_rows(tmp_path)) == len(lines), "once"
 
 
-@pytest.mark.parametrize(("name", "method"), [("MustNotFailAfter4", "after_step"), ("MustEnd", "on_end")])
-def test_a_required_hook_that_raises_after_the_last_step_fails_the_run(trained, caplog, tmp_path, name, method):
-    code, _ = trained(name)
+def test_a_required_hook_that_raises_after_the_last_step_fails_the_run(trained, caplog, tmp_path):
+    code, _ = trained("MustNotFailAfter4")
     assert code == ExitCode.FAILED
-    assert f"--hooks=my_hooks:{name}: {method} raised KeyError: 'mine'; the run stops" in caplog.text
+    assert "--hooks=my_hooks:MustNotFailAfter4: after_step raised KeyError: 'mine'; the run stops" in caplog.text
     assert (tmp_path / "checkpoints/step_00000004").is_dir()
     assert (tmp_path / "report.html").exists()
 
 
-def test_a_hook_between_steps_has_the_limit_of_a_step(tmp_path):
-    (tmp_path / "my_hooks.py").write_text(MODULE)
-    flags = ["--hooks=my_hooks:Hangs", f"--output_dir={tmp_path}", "--max_steps=1", "--step_timeout_seconds=5"]
-    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from tftrain import run; run.main(sys.argv)"
-    output = run_ranks(1, ["-c", program, *SMALL, *flags], expected_code=ExitCode.STALLED)
-    assert "--hooks=my_hooks:Hangs: on_checkpoint took longer than --step_timeout_seconds=5 seconds" in output
+def test_a_required_hook_that_raises_at_the_end_fails_the_run():
+    class MustEnd(hooks.Hook):
+        required = True
+
+        def on_end(self, step):
+            raise KeyError
+
+    assert observer_of(SimpleNamespace(newest=None), MustEnd).finish() == ExitCode.FAILED
 
 
-def test_a_stop_before_the_last_step_costs_no_evaluation_after_it(trained, tmp_path, caplog):
-    code, notes = trained("StopsAfter3")
-    assert (code, "enough" in caplog.text) == (ExitCode.STOPPED, True)
-    assert notes["StopsAfter3"][-1] == ["end", 4]
-    code, notes = trained("Notes")
-    assert code == ExitCode.DONE
-    lines = read_rows(tmp_path)
-    assert [row["step"] for row in lines if "eval_mlm_loss" in row] == [2, 4]
-    assert [note[1] for note in notes["Notes"] if note[0] == "evaluation"] == [4]
-    code, _ = trained("Notes")
-    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == len(lines), "once"
+def test_a_hook_has_the_limit_of_a_step(tmp_path, capfd):
+    ended = threading.Event()
+
+    class Hangs(hooks.Hook):
+        def on_checkpoint(self, step, folder):
+            assert ended.wait(20)
+
+    watchdog = Watchdog(0, LimitsConfig(step_timeout_seconds=0.3), str(tmp_path), lambda code: ended.set())
+    observer_of(SimpleNamespace(newest=Path("step_00000001")), Hangs, watchdog=watchdog).finish()
+    line = "--hooks=m:Hangs: on_checkpoint took longer than --step_timeout_seconds=0.3 seconds"
+    assert line in capfd.readouterr().err
 
 
 def test_the_documented_class_does_what_the_guide_says(trained, tmp_path, monkeypatch):
@@ -211,23 +209,6 @@ def test_the_documented_class_does_what_the_guide_says(trained, tmp_path, monkey
     assert train_alone(*flags, f"--output_dir={tmp_path / 'run'}") == ExitCode.STOPPED
     assert [row.split(",")[0] for row in (tmp_path / "norms.csv").read_text().splitlines()] == ["10"]
     assert sorted(os.listdir(tmp_path / "copies")) == ["10", "12"]
-
-
-@pytest.mark.multirank
-def test_a_hook_of_one_rank_stops_all(tmp_path):
-    (tmp_path / "my_hooks.py").write_text(MODULE)
-    program = (
-        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from tftrain import run; sys.exit(run.main(sys.argv))"
-    )
-    flags = [*SMALL, "--hooks=my_hooks:StopsOnRank1", f"--output_dir={tmp_path}", "--max_steps=99", "--eval_every=-1"]
-    output = run_ranks(2, ["-c", program, *flags], expected_code=ExitCode.STOPPED)
-    assert "rank 1: rank 1 has seen enough: the run finishes this step, saves, and ends" in output
-    assert "a hook of another rank: the run finishes this step" in output
-    assert "stopped after step 4, and the state is saved" in output
-    notes = [(tmp_path / f"notes{rank}").read_text().splitlines() for rank in (0, 1)]
-    assert [json.loads(lines[-1])[1:3] for lines in notes] == [["end", 4]] * 2
-    assert "checkpoint" in notes[0][-2]
-    assert not any("checkpoint" in line for line in notes[1])
 
 
 @pytest.mark.parametrize(
