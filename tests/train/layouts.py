@@ -207,11 +207,6 @@ def pairwise(factors, allowed, tries=80000, seed=0):
 
     Most faults need one or two values to show (Kuhn, Wallace and Gallo, "Software fault interactions and implications
     for software testing", 2004).
-
-    Args:
-        factors: the values of each.
-        allowed: whether a row may be.
-        tries, seed: random rows, of which the result is a choice.
     """
     rng = random.Random(seed)
     tried = [{name: rng.choice(list(values)) for name, values in factors.items()} for _ in range(tries)]

@@ -42,7 +42,7 @@ XLA, BF16, FP16 = {"jit_compile": "true"}, {"precision": "bf16"}, {"precision": 
 ALONE = [({"optimizer": f"reference_{rule}"}, {"optimizer": f"fused_{rule}"}, 1) for rule in ("lamb", "adamw")]
 ALONE += [({}, {lever: "fused"}, 1) for lever in FUSED]
 # The fused ops round less often than the composition does.
-NIGHTLY = [*ALONE, *(({"compute": compute}, {"attn_impl": "flash"}, 1) for compute in ({}, XLA))]
+NIGHTLY = [*ALONE, *(({"compute": compute}, {"attn_impl": "flash"}, 1) for compute in ({}, XLA, BF16))]
 NIGHTLY += [({}, EVERY, 3), (ERF, EVERY, 3), *(({"compute": compute}, EVERY, 1) for compute in (BF16, FP16))]
 
 
@@ -50,7 +50,6 @@ NIGHTLY += [({}, EVERY, 3), (ERF, EVERY, 3), *(({"compute": compute}, EVERY, 1) 
     ("model", "fused", "steps"),
     [
         ({"compute": XLA}, EVERY, 1),
-        ({"compute": BF16}, {"attn_impl": "flash"}, 1),
         *(pytest.param(*each, marks=pytest.mark.nightly) for each in NIGHTLY),
     ],
     ids=str,

@@ -33,7 +33,10 @@ def rewritten():
 
 @pytest.mark.parametrize(
     ("setting", "recomputes"),
-    [("none", False), ("recomputation", True), pytest.param("heuristics", True, marks=pytest.mark.nightly)],
+    [
+        ("recomputation", True),
+        *(pytest.param(*each, marks=pytest.mark.nightly) for each in (("none", False), ("heuristics", True))),
+    ],
 )
 def test_the_memory_optimizer_recomputes_where_it_is_told_to(rewritten, setting, recomputes):
     names = rewritten(memory_optimization=setting)

@@ -39,8 +39,9 @@ def check(ranks, names, seconds, transport="auto"):
 @pytest.mark.multirank
 @pytest.mark.timeout(1200)
 def test_two_ranks_train_as_one_does():
-    names = ("zero1-even+modernbert", "zero3+roberta-packed+fused", "zero2-greedy:1+distilbert-packed")
-    check(2, [f"dp4+{name}" for name in names], seconds=800)  # The names are those of the design, whose ranks are four.
+    # The names are those of the design, whose ranks are four. One run of one rank is compared with all.
+    states = ("zero1-even", "zero3", "zero2-greedy:1")
+    check(2, [f"dp4+{state}+modernbert-packed+fused" for state in states], seconds=800)
 
 
 MESHES = [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1)]

@@ -5,15 +5,13 @@ import pytest
 import tensorflow as tf
 
 from tests.checkpoint import states
-from tests.kit import corpora
+from tests.kit.data_sets import written
 from tests.kit.runs import configured, losses, rows, train_alone
 from tftrain.checkpoint import folder as checkpoints
-from tftrain.config.prepare import PrepareConfig
 from tftrain.data.length_buckets import LengthBuckets
 from tftrain.data.prepared import open_data
 from tftrain.data.source import open_source
 from tftrain.parallel.mesh import Mesh
-from tftrain.prepare.preparation import prepare
 from tftrain.state.new_run import new_run
 from tftrain.train.step import TrainStep
 
@@ -22,22 +20,11 @@ SHAPE = ("--num_hidden_layers=1", "--hidden_size=32", "--num_attention_heads=2",
 
 
 @pytest.fixture(scope="module")
-def flags(tmp_path_factory):
+def flags(prepare_config, tmp_path_factory):
     """The flags of a run on examples of 6 to 32 tokens, in batches of 8, 16 and 32."""
-    folder = tmp_path_factory.mktemp("text")
-    (folder / "text.txt").write_text(corpora.text(40), encoding="utf-8")
-    corpora.vocab_file(folder / "vocab.vocab")
-    config = PrepareConfig(
-        input_files=(str(folder / "text.txt"),),
-        output_dir=str(folder / "data"),
-        max_seq_length=32,
-        short_seq_prob=0.9,
-        vocab_file=str(folder / "vocab.vocab"),
-        num_workers=1,
-    )
-    prepare(config)
+    data = written(prepare_config(tmp_path_factory.mktemp("data") / "short", short_seq_prob=0.9))
     batch = ("--global_batch_size=4", "--micro_batch_size=2", "--log_every=1", "--eval_every=-1", "--keep_last=9")
-    given = ("--synthetic_data=false", "--max_seq_length=32", "--vocab_size=200", f"--data_dir={folder}/data")
+    given = ("--synthetic_data=false", "--max_seq_length=32", "--vocab_size=200", f"--data_dir={data}")
     steps = (f"--max_steps={STEPS}", "--warmup_steps=2", "--seq_length_buckets=8,16")
     # The mask of an attention probability depends on the length of the row.
     return (*SHAPE, *given, *batch, *steps, "--hidden_dropout_prob=0", "--attention_probs_dropout_prob=0")
