@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
-from tests.data.test_pipeline import failure, joined
+from tests.data.test_pipeline import joined
 from tests.kit import corpora
 from tests.kit.data_sets import CAUSAL, open_source
 from tests.prepare.test_prepare import contents, examples, refused
 from tests.tokenizer.test_byte_pairs import WORDS_OF_TODAY
 from tftrain.config.data import DataConfig
 from tftrain.config.prepare import PrepareConfig
-from tftrain.data.example import decode, encode
+from tftrain.data.example import decode
 from tftrain.data.manifest import read_manifest
 from tftrain.data.pipeline import train_batches
 from tftrain.prepare import causal_objective
@@ -213,21 +213,3 @@ def test_every_sequence_of_an_epoch_once(prepared_causal):
     written = sequences(prepared_causal, "train")
     assert sorted(np.concatenate([batch["input_ids"], batch["labels"][:, -1:]], 1).tolist()) == sorted(written)
     assert batch["labels"].tolist() != [row[1:] for row in written]
-
-
-@pytest.mark.parametrize(
-    ("ids", "words"),
-    [
-        ([5] * 16, "the record must have 17 input_ids: --max_seq_length=16 inputs and a label"),
-        ([], "the record must have 17 input_ids"),
-        ([5] * 16 + [300], "--vocab_size=300"),
-        ([5] * 16 + [2**32 + 5], "--vocab_size=300"),
-    ],
-)
-def test_record_that_is_no_sequence_is_named(tmp_path, ids, words):
-    good = encode({"input_ids": [5] * 17})
-    path = corpora.write_tfrecords(tmp_path / "shard", [good, encode({"input_ids": ids})])
-    data = DataConfig(train_files=path)
-    error = failure(source_of(data), data)
-    assert f"{path}: byte {len(good) + 16}: " in str(error)
-    assert words in str(error)

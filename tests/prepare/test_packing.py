@@ -1,10 +1,7 @@
 """Packing: no example is lost, no row is too full, few positions are padding; and what the packed batches contain."""
 
-import json
 import logging
-import os
 import re
-import shutil
 import time
 from collections import Counter
 
@@ -14,15 +11,13 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.data.test_pipeline import failure, joined, source_of
+from tests.data.test_pipeline import joined, source_of
 from tests.kit import corpora
 from tests.prepare.test_prepare import examples
 from tftrain.config.data import DataConfig
-from tftrain.config.fields import ConfigError
 from tftrain.config.prepare import PrepareConfig
 from tftrain.data.manifest import read_manifest
 from tftrain.data.pipeline import eval_batches
-from tftrain.data.records import write_records
 from tftrain.prepare.accounting_report import padding_advice
 from tftrain.prepare.packing import pack
 from tftrain.prepare.preparation import prepare
@@ -155,49 +150,6 @@ def test_an_example_is_masked_alike_whatever_its_neighbours_are(folders):
     for part in (slice(0, 10), slice(19, None)):
         np.testing.assert_array_equal(one["input_ids"][part], other["input_ids"][part])
     assert (one["input_ids"] != other["input_ids"]).any()
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"sequence_lengths": [5]}, "the same number of each, from 1 to 4"),
-        pytest.param({"sequence_lengths": None}, "the same number of each", marks=pytest.mark.nightly),
-        ({"sequence_lengths": [9, 12]}, "sequence_lengths are not those"),
-        pytest.param({"sequence_lengths": [-1, 21]}, "sequence_lengths are not those", marks=pytest.mark.nightly),
-        pytest.param({"second_segment_start": [11, 2]}, "is not a place", marks=pytest.mark.nightly),
-        pytest.param({"next_sentence_labels": [0, 2]}, "is neither 0 nor 1", marks=pytest.mark.nightly),
-        ({"input_ids": [5] * 19 + [2**32 + 5]}, "--vocab_size=200"),
-        ({"input_ids": [5] * 33, "sequence_lengths": [16, 17]}, "more than --max_seq_length=32"),
-    ],
-)
-def test_a_packed_record_with_wrong_features_is_named(folders, tmp_path, change, words):
-    shutil.copytree(folders["greedy"], tmp_path, dirs_exist_ok=True)
-    shard = read_manifest(str(tmp_path)).splits["train"][0].file
-    good = {"input_ids": [5] * 20, "sequence_lengths": [10, 10]}
-    good |= {"second_segment_start": [4, 10], "next_sentence_labels": [0, 1]}
-    bad = {name: value for name, value in (good | change).items() if value is not None}
-    path = str(tmp_path / shard)
-    write_records(path, [corpora.serialize(good), corpora.serialize(bad)])
-    content = json.loads((tmp_path / "manifest.json").read_text())
-    content["splits"]["train"] = [{"file": shard, "examples": 2, "bytes": os.path.getsize(path), "packed": 4}]
-    (tmp_path / "manifest.json").write_text(json.dumps(content))
-    data = DataConfig(data_dir=str(tmp_path))
-    error = str(failure(source_of(data), data))
-    assert f"{path}: byte {len(corpora.serialize(good)) + 16}: " in error
-    assert words in error
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"packing": "greedy", "masking": "static"}, "expected none with --masking=static"),
-        ({"max_sequences_per_pack": 4}, "remove this flag, or add --packing=greedy"),
-        ({"packing": "greedy", "objective": "causal"}, "remove this flag, or use --objective=masked"),
-    ],
-)
-def test_packing_is_refused_where_it_can_not_be(prepare_config, tmp_path, changes, words):
-    with pytest.raises(ConfigError, match=words):
-        raise ConfigError(prepare_config(tmp_path, **changes).problems())
 
 
 KNOWN = ["--packing=greedy", "--seq_length_buckets"]
