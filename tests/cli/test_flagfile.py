@@ -25,7 +25,7 @@ def only_problem(*args):
 
 
 def test_arguments_take_the_place_of_the_file(tmp_path):
-    inner = lines_of(tmp_path / "inner", "--b=2", "", "  // a comment", "--c=a b ")
+    inner = lines_of(tmp_path / "inner", "\ufeff--b=2", "", "  // a comment", "--c=a b ")
     outer = lines_of(tmp_path / "outer", "# a comment", "--a=1", inner, "--d=4\r")
     expected = ["program", "first", "--a=1", "--b=2", "--c=a b", "--d=4", "--last"]
     assert expand(["program", "first", outer, "--last"]) == (expected, [])

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from tftrain import run
 from tftrain.cli import flags
 from tftrain.config import mixture
 from tftrain.config.convert import ConvertConfig
@@ -36,12 +37,8 @@ def test_defaults_without_arguments():
 
 def test_a_family_has_defaults_of_its_own_which_the_command_line_overrides():
     model = parse("--model_family=llama", "--hidden_dropout_prob=0.2").model
-    assert (model.position_embedding, model.activation, model.bias, model.tie_output) == (
-        "rotary",
-        "swiglu",
-        "none",
-        False,
-    )
+    found = (model.position_embedding, model.activation, model.bias, model.tie_output)
+    assert found == ("rotary", "swiglu", "none", False)
     assert (model.hidden_dropout_prob, model.attention_probs_dropout_prob) == (0.2, 0.0)
     assert parse("--model_family=gpt").model == dataclasses.replace(ModelConfig(), model_family="gpt")
 
@@ -54,61 +51,11 @@ def test_every_restriction_and_default_of_a_family_is_a_flag_of_the_model():
 
 
 def test_values_reach_their_section_with_their_type():
-    config = parse(
-        "--hidden_size=64", "--learning_rate=2e-3", "--nosparse_as_dense", "--precision=bf16", "--output_dir=o"
-    )
+    args = ["--hidden_size=64", "--learning_rate", "2e-3", "--nosparse_as_dense", "--precision=bf16", "--output_dir=o"]
+    config, problems, given = flags.read(TrainConfig, ["tftrain.run", *args])
+    assert (problems, given) == ([], {"hidden_size", "learning_rate", "sparse_as_dense", "precision", "output_dir"})
     assert (config.model.hidden_size, config.optimizer.learning_rate) == (64, 2e-3)
     assert (config.compute.sparse_as_dense, config.compute.precision, config.run.output_dir) == (False, "bf16", "o")
-
-
-def test_every_problem_is_reported_at_once():
-    found = problems_of("--max_steps=many", "--sparse_as_dense=perhaps", "--precison=bf16", "stray")
-    assert len(found) == 4
-    assert "--max_steps=many: expected a whole number within 64 bits" in found
-    assert "--sparse_as_dense=perhaps: expected true or false" in found
-    assert any("--precison=bf16" in line and "did you mean --precision?" in line for line in found)
-    assert any("stray" in line for line in found)
-
-
-@pytest.mark.parametrize("args", [["--learning_rate"], ["--learning_rate", "--max_steps=3"]])
-def test_a_flag_without_a_value_is_the_only_problem_and_the_next_flag_is_read(args):
-    config, problems, _ = flags.read(TrainConfig, ["tftrain.run", "--hidden_size=64", *args])
-    assert [str(problem) for problem in problems] == ["--learning_rate: expected a value: --learning_rate=VALUE"]
-    assert config.model.hidden_size == 64
-    assert config.run.max_steps == (3 if len(args) == 2 else TrainConfig().run.max_steps)
-
-
-def test_a_value_may_follow_as_an_argument_of_its_own():
-    config = parse("--learning_rate", "0.5", "--seed", "3")
-    assert (config.optimizer.learning_rate, config.run.seed) == (0.5, 3)
-
-
-def test_the_flags_that_are_given_are_known():
-    _, _, given = flags.read(TrainConfig, ["tftrain.run", "--nosparse_as_dense", "--seed=1"])
-    assert given == {"sparse_as_dense", "seed"}
-
-
-def test_a_flagfile_may_begin_with_a_byte_order_mark(tmp_path):
-    file = tmp_path / "x.flags"
-    file.write_text("\ufeff--hidden_size=64\n", encoding="utf-8")
-    assert parse(f"--flagfile={file}").model.hidden_size == 64
-
-
-@pytest.mark.parametrize(
-    ("stated", "ranks", "offered"),
-    [
-        ((None, None, 64), 3, "such as 63 or 66"),
-        ((4, None, 64), 3, "such as 60 or 72"),
-        ((None, None, 2), 3, "such as 3"),
-        ((4, 2, 60), 3, "which is 24"),
-    ],
-)
-def test_the_nearest_global_batches_are_offered(stated, ranks, offered):
-    with pytest.raises(ConfigError) as caught:
-        BatchConfig(*stated).resolve(ranks)
-    assert str(caught.value).endswith(offered)
-    for size in offered.removeprefix("such as ").removeprefix("which is ").split(" or "):
-        BatchConfig(stated[0], None, int(size)).resolve(ranks)
 
 
 def test_a_line_of_any_length_or_content_is_one_short_line_of_the_message():
@@ -146,19 +93,24 @@ def test_two_batch_sizes_give_the_third(stated, resolved):
 
 
 @pytest.mark.parametrize(
-    ("stated", "expected"),
+    ("stated", "ranks", "expected", "offered"),
     [
-        ((4, 2, 64), "expected --micro_batch_size=4 x --grad_accum_steps=2 x 4 data parallel ranks, which is 32"),
-        ((None, None, 63), "expected a multiple of 4 data parallel ranks, such as 60 or 64"),
-        ((5, None, 64), "expected a multiple of --micro_batch_size=5 x 4 data parallel ranks, such as 60 or 80"),
-        ((None, 3, 64), "expected a multiple of --grad_accum_steps=3 x 4 data parallel ranks, such as 60 or 72"),
-        ((128, None, 64), "expected a multiple of --micro_batch_size=128 x 4 data parallel ranks, such as 512"),
+        ((4, 2, 64), 4, "--micro_batch_size=4 x --grad_accum_steps=2 x 4 data parallel ranks, which is {}", [32]),
+        ((4, 2, 60), 3, "--micro_batch_size=4 x --grad_accum_steps=2 x 3 data parallel ranks, which is {}", [24]),
+        ((None, None, 63), 4, "a multiple of 4 data parallel ranks, such as {} or {}", [60, 64]),
+        ((None, None, 64), 3, "a multiple of 3 data parallel ranks, such as {} or {}", [63, 66]),
+        ((None, None, 2), 3, "a multiple of 3 data parallel ranks, such as {}", [3]),
+        ((4, None, 64), 3, "a multiple of --micro_batch_size=4 x 3 data parallel ranks, such as {} or {}", [60, 72]),
+        ((None, 3, 64), 4, "a multiple of --grad_accum_steps=3 x 4 data parallel ranks, such as {} or {}", [60, 72]),
+        ((128, None, 64), 4, "a multiple of --micro_batch_size=128 x 4 data parallel ranks, such as {}", [512]),
     ],
 )
-def test_batch_sizes_that_contradict_name_those_that_are_given(stated, expected):
+def test_batch_sizes_that_contradict_name_those_that_are_given_and_the_nearest(stated, ranks, expected, offered):
     with pytest.raises(ConfigError) as caught:
-        BatchConfig(*stated).resolve(4)
-    assert str(caught.value) == f"--global_batch_size={stated[2]}: {expected}"
+        BatchConfig(*stated).resolve(ranks)
+    assert str(caught.value) == f"--global_batch_size={stated[2]}: expected {expected.format(*offered)}"
+    for size in offered:
+        BatchConfig(stated[0], None, size).resolve(ranks)
 
 
 @pytest.mark.parametrize(
@@ -211,33 +163,25 @@ def test_no_flag_name_is_used_twice():
     assert len(names) == len(set(names))
 
 
-def run_program(*args, **environ):
-    import os
-
-    return subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "tftrain.run", *args],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **environ},
-        timeout=60,
-    )
-
-
 def test_wrong_flags_end_the_run_before_tensorflow_loads():
-    done = run_program(
-        "--precision=fp8", "--data_dir=nowhere", "--vocab_size=many", "--output_dir=README.md", "--max_step=3"
-    )
+    wrong = ("--precision=fp8", "--data_dir=nowhere", "--vocab_size=many", "--output_dir=README.md", "--max_step=3")
+    command = [sys.executable, "-X", "importtime", "-m", "tftrain.run", *wrong]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == ExitCode.WRONG_FLAGS
     assert "tftrain.run: --precision=fp8: expected one of fp32, fp16, bf16" in done.stderr
-    for flag in ("--vocab_size=many", "--data_dir=nowhere", "--output_dir=README.md", "--max_step=3"):
-        assert f"tftrain.run: {flag}" in done.stderr
+    assert all(f"tftrain.run: {flag}" in done.stderr for flag in wrong)
     assert "tensorflow" not in "".join(line for line in done.stderr.splitlines() if line.startswith("import time"))
 
 
-def test_only_rank_0_speaks():
-    done = run_program("--precision=fp8", HOROVOD_RANK="1", HOROVOD_SIZE="2", HOROVOD_LOCAL_RANK="1")
-    assert done.returncode == ExitCode.WRONG_FLAGS
-    assert not [line for line in done.stderr.splitlines() if not line.startswith("import time")]
+def test_only_rank_0_speaks(monkeypatch, capsys):
+    waited = []
+    monkeypatch.setattr(flags.time, "sleep", waited.append)
+    for name, value in (("RANK", "1"), ("SIZE", "2"), ("LOCAL_RANK", "1")):
+        monkeypatch.setenv(f"HOROVOD_{name}", value)
+    with pytest.raises(SystemExit) as ended:
+        run.main(["tftrain.run", "--precision=fp8"])
+    assert (ended.value.code, waited) == (ExitCode.WRONG_FLAGS, [flags.RANK_0_PRINT_SECONDS])
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import pytest
 
 from tftrain import run
 from tftrain.cli.flags import read
-from tftrain.config.parallel import BatchConfig, ParallelConfig
 from tftrain.config.train import TrainConfig
 from tftrain.inputs.inputs import Inputs
 from tftrain.parallel.launcher import Launch
@@ -65,9 +64,3 @@ def test_only_a_run_that_trains_is_refused_for_its_sums(flags, expected):
     found = "".join(str(each) for each in config.problems(4) if each.flag == "gradient_transport")
     assert expected in found
     assert bool(found) == bool(expected)
-
-
-def test_batches_are_shared_by_the_ranks_that_split_no_layer():
-    parallel = ParallelConfig(tensor_parallel_size=4, pipeline_parallel_size=2)
-    assert parallel.data_parallel_size(32) == 4
-    assert BatchConfig(micro_batch_size=2, global_batch_size=24).resolve(4).grad_accum_steps == 3
