@@ -17,7 +17,7 @@ from tftrain.data.left_out import NOTHING, LeftOut
 from tftrain.data.length_buckets import LengthBuckets
 from tftrain.data.order import example_ids
 
-MOST = 800
+MOST, MIXTURE = 800, mixed([3, 1, 2])
 rollbacks = strategies.lists(strategies.tuples(strategies.integers(0, 200), strategies.integers(1, 60)), max_size=5)
 
 
@@ -45,10 +45,9 @@ def test_sums_are_those_over_the_positions_that_remain(ranges, samples):
     left_out = NOTHING
     for first, count in ranges:
         left_out = left_out.without(first, first + count)
-    own = mixed([3, 1, 2])
     positions = np.array(remaining(left_out.windows)[:samples], np.int64)
-    found = source_of(own.example_numbers(positions, SEED), np.array([0, 100, 200]))
-    assert left_out.total(samples, own.consumed).tolist() == np.bincount(found, minlength=3).tolist()
+    found = source_of(MIXTURE.example_numbers(positions, SEED), np.array([0, 100, 200]))
+    assert left_out.total(samples, MIXTURE.consumed).tolist() == np.bincount(found, minlength=3).tolist()
 
 
 class Numbers:

@@ -98,10 +98,16 @@ def padded(batch, like):
     return {name: np.pad(value, [(0, whole - now) for whole, now in sizes[name]]) for name, value in batch.items()}
 
 
-def test_cut_batches_are_the_padded_ones(data):
+@pytest.fixture(scope="module")
+def whole(data):
+    """The first batches, as one rank reads them."""
+    return list(batches_of(data).take(30).as_numpy_iterator())
+
+
+def test_cut_batches_are_the_padded_ones(data, whole):
     source, lengths = source_of(data), set()
     buckets = LengthBuckets(source, SEED, LENGTHS, 6)
-    for number, batch in enumerate(batches_of(data).take(30).as_numpy_iterator()):
+    for number, batch in enumerate(whole):
         expected = {name: value.numpy() for name, value in source.batch(6 * number, 6, buckets.examples).items()}
         same(padded(batch, expected | {"example_weights": np.ones(6)}), expected | {"example_weights": np.ones(6)})
         length, longest = batch["input_ids"].shape[1], batch["input_mask"].sum(1).max()
@@ -110,12 +116,11 @@ def test_cut_batches_are_the_padded_ones(data):
     assert lengths == set(LENGTHS)
 
 
-def test_ranks_and_readers_and_a_resumed_run_see_the_same_batches(data):
-    whole = list(batches_of(data).take(25).as_numpy_iterator())
+def test_ranks_and_readers_and_a_resumed_run_see_the_same_batches(data, whole):
     readers = dataclasses.replace(data, data_readers=4)
     parts = [list(batches_of(readers, 0, 6, *share).take(25).as_numpy_iterator()) for share in ((0, 1), (1, 6))]
     resumed = list(batches_of(data, first=6 * 9).take(16).as_numpy_iterator())
-    for step, batch in enumerate(whole):
+    for step, batch in enumerate(whole[:25]):
         same(batch, {name: np.concatenate([part[step][name] for part in parts]) for name in batch})
         if step >= 9:
             same(batch, resumed[step - 9])

@@ -1,6 +1,5 @@
 """A preparation normalizes as its flags and its manifest say, and holds the characters of its text."""
 
-import json
 import logging
 
 import numpy as np
@@ -46,15 +45,6 @@ def test_vocabulary_is_learned_from_the_words_that_are_tokenized(prepare_config,
     changes = {"text": text, "eval_fraction": 0.0, "vocab_file": None, "vocab_size": 200}
     prepare(prepare_config(tmp_path / "out", normalization=normalization, **changes))
     assert used_tokens(tmp_path / "out") & {"2", SUPERSCRIPT, "[UNK]"} == {found}
-
-
-def test_earlier_manifest_is_one_of_nfkc(prepare_config, tmp_path):
-    prepare(prepare_config(tmp_path / "out"))
-    path = tmp_path / "out" / "manifest.json"
-    content = json.loads(path.read_text())
-    assert content.pop("normalization") == "bert"
-    path.write_text(json.dumps(content))
-    assert read_manifest(str(tmp_path / "out")).normalization == "nfkc"
 
 
 def test_chinese_text_keeps_its_characters(prepare_config, tmp_path, caplog):

@@ -95,12 +95,3 @@ def test_accents_of_a_given_vocabulary(prepare_config, tmp_path, beside, flag, s
     text = "й text. The model reads.\n\nй data."
     manifest = prepared(prepare_config, tmp_path, text, vocab_file=str(vocab), vocab_size=None, strip_accents=flag)
     assert manifest.strip_accents is strips
-
-
-def test_earlier_manifests_strip_where_they_lower_case(prepare_config, tmp_path):
-    manifest = prepared(prepare_config, tmp_path, corpora.text(5))
-    path = tmp_path / "out" / NAME
-    content = json.loads(path.read_text())
-    assert content.pop("strip_accents") is True
-    path.write_text(json.dumps(content))
-    assert run_folder.tokenizer_of(manifest.folder).strip_accents is None
