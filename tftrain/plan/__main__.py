@@ -107,7 +107,10 @@ def print_calibration(form: str) -> None:
 
 
 def machine_of(config: PlanConfig) -> tuple[Cluster, Constants]:
-    """Returns the cluster and the constants that the flags name; ConfigError: there are none, or not yet measured."""
+    """Returns the cluster and the software's constants that the flags name.
+
+    Raises a ConfigError if the cluster or the system does not exist, or this machine has not been measured.
+    """
     name, path = config.plan.cluster, config.run.machine_file
     if config.plan.ranks_per_node > 1 and name != machine.NAME:
         raise ConfigError([Problem("ranks_per_node", config.plan.ranks_per_node, f"expected --cluster={machine.NAME}")])
@@ -165,7 +168,11 @@ def print_search(config: PlanConfig) -> int:
 
 
 def write_page(config: PlanConfig, whole: PlanConfig, plan: Forecast, suggestions: Sequence[levers.Lever] = ()) -> None:
-    """Writes the page of a plan, of a run's or of its phase's `config`, to --html; ConfigError: it can't be written."""
+    """Writes the page of a plan to --html, if it is given; raises a ConfigError if that fails.
+
+    `config` is the configuration of the planned phase. `whole` is the configuration of the whole run, whose commands
+    the page shows.
+    """
     if not config.plan.html:
         return
     work, cluster = plan.work, plan.cluster

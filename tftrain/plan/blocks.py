@@ -1,4 +1,8 @@
-"""The inventory of a part of a model, for one rank and micro-batch: memory adds up saved tensors, time all the rest."""
+"""The inventory of a part of a model: matrix products, memory-bound kernels, saved tensors, sums over ranks.
+
+Both halves of the planner read the same inventory: memory adds up the saved tensors; time adds up products, kernels and
+sums. Sizes are those of one rank and one micro-batch.
+"""
 
 import math
 from typing import NamedTuple
@@ -109,7 +113,10 @@ def products_of_heads(work: Workload) -> tuple[Product, ...]:
 
 
 def products_of_block(work: Workload, joined: bool) -> tuple[Product, ...]:
-    """Returns the products of a block for a micro-batch; `joined`: queries, keys and values are one product."""
+    """Returns the products of one block on one tensor parallel rank and one micro-batch.
+
+    `joined`: queries, keys and values are one product.
+    """
     attention, feed_forward = work.model.block.attention, work.model.block.feed_forward
     tokens, t = work.rows * work.seq, work.tp
     first = (attention.query, attention.key, attention.value)

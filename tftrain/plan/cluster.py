@@ -107,7 +107,11 @@ def board_of_device(name: str) -> Board | None:
 
 
 def peak_tflops(device_name: str, precision: str) -> float | None:
-    """Returns 1e12 dense product operations/s of a GPU; None if `BOARDS` lacks the device, or the device the format."""
+    """Returns the peak rate of a GPU's dense matrix products in fp32, fp16 or bf16, in 1e12 operations a second.
+
+    Returns None if `BOARDS` has no device of this name, which the driver gives, or if the device does not have the
+    format.
+    """
     board = board_of_device(device_name)
     return getattr(board.peaks, precision) if board else None
 

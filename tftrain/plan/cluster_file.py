@@ -23,7 +23,11 @@ COUNTS = ("multiprocessors", "per_node", "aligned")
 
 
 def read(path: Path, flag: str, wanted: str) -> Cluster:
-    """Reads a cluster from a file that a flag names; ConfigError: it describes none; `wanted` says what does."""
+    """Reads a cluster from a file that a flag names.
+
+    Raises a ConfigError if the file can't be read, or does not describe a cluster; `wanted` says in the message what a
+    valid file describes.
+    """
     try:
         return _cluster(json.loads(path.read_text()), path.stem)
     except (OSError, ValueError, TypeError, OverflowError, RecursionError) as error:

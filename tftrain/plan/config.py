@@ -90,7 +90,11 @@ class PlanConfig(TrainConfig):
 
 
 def workload(config: PlanConfig, cluster: Cluster, software: type[Workload] = Workload) -> Workload:
-    """Returns the workload that the flags describe, as `software` runs it; ConfigError: no run could be so divided."""
+    """Returns the workload that the flags describe, as `software` runs it.
+
+    Raises a ConfigError if the flags contradict each other, or if the product of the division's sizes is not the number
+    of devices.
+    """
     plan, train, devices = config.plan, config.train, config.plan.nodes * cluster.per_node
     tp, pp = train.parallel.tensor_parallel_size, train.parallel.pipeline_parallel_size
     have = f"--nodes={plan.nodes} * {cluster.per_node} devices = {devices}"
@@ -113,7 +117,10 @@ def workload(config: PlanConfig, cluster: Cluster, software: type[Workload] = Wo
 
 
 def of_phases(config: PlanConfig, cluster: Cluster) -> list[PlanConfig]:
-    """Returns the configuration of each phase, with its own updates as max_steps; ConfigError: flags are wrong."""
+    """Returns the configuration of each phase of the planned run, with the phase's own updates as max_steps.
+
+    Raises a ConfigError if the flags of a phase contradict each other.
+    """
     if not config.data.phases:
         return [config]
     devices = config.plan.nodes * cluster.per_node
@@ -153,10 +160,16 @@ def search_space(
     ranks: int | None = None,
     named: Collection[str] = (),
 ) -> SearchSpace:
-    """Returns the divisions that have the sizes which the flags fix, the `named` ones also at their default.
+    """Returns the divisions that have the sizes which the flags fix.
 
-    With `ranks` for every division, this trainer has more choices: schedules of pipelines, and sequence parallelism. It
-    is a ConfigError if flags are wrong for every division, or the global batch is missing.
+    Args:
+        software: what runs the job.
+        ranks: the ranks of every division; if given, this trainer has more choices: pipeline schedules and sequence
+            parallelism.
+        named: flags whose values are fixed although they are the default.
+
+    Raises:
+        ConfigError: flags are wrong for every division, or the global batch is missing.
     """
     batch, parallel = config.batch, config.parallel
     # The search chooses the batch sizes. The parallel sizes in the flags always divide this number of ranks.

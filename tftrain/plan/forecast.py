@@ -51,7 +51,11 @@ class Forecast(NamedTuple):
 
     @property
     def mfu(self) -> float:
-        """Share of the device's peak, or of the products' rate where this machine's measured peak is lower."""
+        """Share of the device's peak, or of the rate that the software's products reach if that is higher.
+
+        Products can be faster than the peak where the peak is what NumPy reached on this machine, and not a data
+        sheet's.
+        """
         peak = self.cluster.peak(self.work.item) * max(1.0, self.constants.product_rate)
         return self.tflops_per_device * 1e12 / peak
 
@@ -87,7 +91,10 @@ class Shape(NamedTuple):
 
 
 def products_by_shape(work: Workload, cluster: Cluster, constants: Constants) -> Iterator[Shape]:
-    """Yields the products of a rank of the last pipeline stage, which has the logits, in the order of the model."""
+    """Yields the products of a rank of the last pipeline stage, which has the logits, in the order of the model.
+
+    Without a pipeline, their seconds add up to the products of `timing.step`.
+    """
     block, _, head = inventory.parts(work)
     passes: dict[Product, tuple[float, float]] = {}  # forward, recomputed ones too; backward, of two products each
     for part, times in ((block, work.layers_of(work.pp - 1) * work.micro_batches), (head, work.micro_batches)):

@@ -135,9 +135,10 @@ def head(work: Workload) -> Inventory:
 
 
 def _compiled_logits(rows: int, words: int, width: int, item: int, is_one: bool) -> float:
-    """Returns the bytes of a chunk of logits in a program of XLA for a GPU, see `tools/gpu_memory.py`.
+    """Returns the bytes of a chunk of logits in a program that XLA compiles for a GPU, see `tools/gpu_memory.py`.
 
-    There are fp32 exponentials, and logits or gradients; in 16 bits also a padded table, and its gradient of a chunk.
+    There are exponentials in fp32, and the logits or their gradients. Products in 16 bits also need the table with a
+    multiple of 8 words. If there are several chunks, the gradient of the table from one chunk is as large.
     """
     logits = float(rows) * words
     padded = float(words) * width * item if item == 2 and words % GPU_UNIT else 0.0
@@ -153,7 +154,11 @@ def _accumulated(part: Inventory, work: Workload) -> Inventory:
 
 
 def weights(work: Workload, stage: int = 0) -> float:
-    """Returns the weights of a rank of a stage; with a tied output, the last has the token embedding too."""
+    """Returns the weights of a rank of a pipeline stage: its blocks, the embeddings and the heads.
+
+    If the output layer is tied, the first and the last stage both have the token embedding. Megatron-LM has all
+    embeddings there.
+    """
     model_parts, last = parts(work), work.pp - 1
     total = work.layers_of(stage) * model_parts.block.weights
     if stage == 0:

@@ -1,4 +1,8 @@
-"""The levers that make a run fit at the least time, one or two together, each planned from its changed flags."""
+"""The levers that make a run fit at the least time: one lever, or two together.
+
+A lever is a change of flags. Its plan is made from the changed flags, so that a command with these flags has the same
+plan.
+"""
 
 import contextlib
 from collections.abc import Collection, Iterator
@@ -36,8 +40,9 @@ class Lever(NamedTuple):
 def cheapest(config: PlanConfig, plan: Forecast, most: int = 3, whole: PlanConfig | None = None) -> list[Lever]:
     """Returns at most `most` levers that make a run fit with the same nodes and global batch, the fastest first.
 
-    They are single levers, pairs of which neither is enough alone, and the fastest layout of a search; of equally fast
-    ones the smallest. `plan` is that of `config`. If `config` is one phase, `whole` is the run, which takes the levers.
+    They are single levers, pairs of levers of which neither is enough alone, and the fastest layout of a search. Among
+    equally fast ones, the one with the least memory is returned. `plan` is the plan of `config`. If `config` is one
+    phase of a run, `whole` is the run with all phases, which takes the levers.
     """
     work, whole = plan.work, whole or config
     tried = list(levers(config, plan))
@@ -76,7 +81,10 @@ def _fastest_layout(config: PlanConfig, plan: Forecast, whole: PlanConfig) -> li
 def levers(
     config: PlanConfig, plan: Forecast, without: Collection[tuple[str, Any]] = (), after: str = ""
 ) -> Iterator[Lever]:
-    """Yields levers that a plan does not use yet and a run would accept; of pairs, those `after` in the alphabet."""
+    """Yields each lever that the flags, whose plan is given, do not use yet and that a run would accept.
+
+    Leaves out the levers whose name is in `without`, and those with a flag that is not after `after` in the alphabet.
+    """
     for changes in _changes(config, plan.work, plan.cluster):
         name = next(iter(changes.items()))
         if name not in without and name[0] > after and (lever := _lever(changes, config, plan)):

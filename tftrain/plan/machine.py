@@ -1,4 +1,7 @@
-"""This machine as a cluster: `--measure` writes its rates to --machine_file, which `--cluster=this_machine` reads."""
+"""This machine as a cluster: the measured rates of matrix products by size, of copies and between processes.
+
+`--measure` writes them to a file (`--machine_file`), which `--cluster=this_machine` reads.
+"""
 
 import dataclasses
 import errno
@@ -65,7 +68,11 @@ def shared(machine: Cluster, processes: int) -> Cluster:
 
 
 def device_of(machine_file: str, processes: int, gpu: str | None) -> tuple[Cluster | None, str]:
-    """Returns the device of one of this machine's processes, its `gpu` or a share of the CPU; or None, and why."""
+    """Returns the device of one of this machine's processes; or None if it is not known, and the reason.
+
+    `gpu` is the name of the process's GPU; None: it has a share of the CPU. The reason is "" if only the default file
+    does not exist.
+    """
     path = Path(machine_file)
     if gpu is None and machine_file == RunConfig.machine_file and not path.exists():
         return None, ""
@@ -76,7 +83,10 @@ def device_of(machine_file: str, processes: int, gpu: str | None) -> tuple[Clust
 
 
 def measure(path: Path) -> str:
-    """Measures this machine, writes the file and returns it; ConfigError, at once: it can't be written."""
+    """Measures this machine, writes the file and returns it.
+
+    Raises a ConfigError if the file can't be written; this is checked before the measurement.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path.parent).close()

@@ -1,9 +1,11 @@
 """Bytes of the fullest rank, by kind.
 
-16-bit weights have fp32 masters, and every weight one or two fp32 moments. ZeRO (arXiv 1910.02054) partitions masters
-and moments (stage 1), gradients (2) and weights (3) over the data parallel ranks; with stage 3, two blocks at a time
-have them whole. Activations are the saved tensors of the inventory, times the micro-batches under way in a pipeline
-stage by the schedule's table (`tftrain.schedules`).
+State: 16-bit weights have fp32 masters, and every weight one or two fp32 moments. ZeRO (arXiv 1910.02054) partitions
+masters and moments (stage 1), gradients (2) and weights (3) over the data parallel ranks; with stage 3, two blocks at a
+time have their weights and gradients whole.
+
+Activations: the tensors that the inventory of the parts saves for backward, times the micro-batches under way in a
+pipeline stage. The schedule's table (`tftrain.schedules`) has their number.
 """
 
 import functools
@@ -157,8 +159,9 @@ def _lost_pieces(work: Workload, constants: Constants) -> list[tuple[str, float]
 def held_by_stages(work: Workload, stage: int) -> list[tuple[str, float]]:
     """Returns what this trainer's pipeline stages hold beside the activations that the schedule counts.
 
-    Backward of a part frees nothing before its end: six tenths of a micro-batch's activations, recomputed ones as well,
-    is what runs needed. Backward in halves keeps the gradients of all products' outputs until the second half.
+    Backward of a part frees nothing before its end, where it has the part's gradients too. Runs needed six tenths of a
+    micro-batch's activations for this, recomputed ones as well. Backward in halves keeps the gradients of all products'
+    outputs until the second half.
     """
     block, layers = inventory.parts(work).block, work.layers_of(stage)
     whole = _bytes(saved_by_blocks(work._replace(checkpointing="none"), block, layers, 1))
@@ -224,7 +227,8 @@ def _buffers(work: Workload, weights: float, owned: float) -> float:
 def _fullest_owner(work: Workload, weights: float) -> float:
     """Returns the weights whose state the fullest rank owns under a strategy that assigns whole tensors.
 
-    naive: rank 0 has the embedding as first layer. greedy:K: owners are about equal, or one has the largest tensor.
+    naive: layer i is on rank i modulo ranks, and the embedding, the first layer, on rank 0. greedy:K: K ranks own about
+    equal shares, or one of them owns only the largest tensor.
     """
     if work.split_strategy == "naive":
         others = -(-(work.model.layers + 1) // work.dp) - 1

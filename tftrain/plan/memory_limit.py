@@ -1,4 +1,7 @@
-"""Refuses sizes that this machine's memory can't hold, before TensorFlow dies of them, often without a reason."""
+"""Refuses sizes that the memory of this machine can't hold, before TensorFlow starts; the planner supplies the sizes.
+
+TensorFlow itself would run out of memory after minutes, on a CPU often by a kill that gives no reason.
+"""
 
 import functools
 
@@ -18,7 +21,10 @@ FORKED_RESERVE_GB = 0.25
 
 
 def problems(config: TrainConfig, ranks: int, local_ranks: int, forked: bool = False) -> list[Problem]:
-    """Returns why a resolved run with sizes can't fit, if so; `forked` ranks of this host share one process's pages."""
+    """Returns the reason why the run can't fit, if there is one; `config` is resolved, with sizes that the data gives.
+
+    `forked`: the `local_ranks` of this host were forked from one process, whose pages they share.
+    """
     if not config.limits.check_memory or config.run.mode != "train":
         return []
     gpu = hardware.has_driver()

@@ -1,4 +1,7 @@
-"""The plan as one page of HTML: memory and time by kind, what each lever changes, and the frontier of all layouts."""
+"""The plan as one page of HTML: memory and time by kind, what each lever changes, and the frontier of all layouts.
+
+Every term is explained where it stands.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,10 +65,17 @@ def write(
     levers: Sequence[Lever],
     layouts: Sequence[Forecast],
 ) -> None:
-    """Writes the page of a plan of so many updates; OSError: the file can't be written.
+    """Writes the page.
 
-    `config` is of the whole run, `suggestions` make the plan fit, `levers` may be changed, `layouts` are a search's on
-    the same devices, none if it does not apply.
+    Args:
+        config: the configuration of the whole run, whose commands the page shows.
+        steps: the updates of the plan; of a planned phase its own.
+        suggestions: levers that make the plan fit, if it does not.
+        levers: what may be changed, each with its plan.
+        layouts: all layouts of the search on the same devices; none if it does not apply.
+
+    Raises:
+        OSError: the file can't be written.
     """
     shares = {name.replace("_", " "): size / GB for name, size in plan.memory._asdict().items() if name != "tensors"}
     seconds = {name.replace("_", " "): size for name, size in plan.time._asdict().items()}

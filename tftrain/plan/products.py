@@ -1,8 +1,9 @@
 """Seconds of a matrix product by its shape: tiles, waves, alignment, and the memory's bound.
 
-A GPU cuts the result into tiles, one for each multiprocessor at a time. Tiles at the edge take the time of whole tiles,
-and the last wave of tiles that of a whole wave: NVIDIA, "Matrix multiplication background user's guide". Operands whose
-rows begin at no multiples of 16 bytes, or of whole vectors, are slower.
+A GPU cuts the result into tiles, one for each multiprocessor at a time. Tiles at the edge take the time of whole tiles
+(tile quantization), and the last wave of tiles that of a whole wave (wave quantization): NVIDIA, "Matrix multiplication
+background user's guide". Tensor cores need operands whose rows begin at multiples of 16 bytes, vector units whole
+vectors; with less alignment they are slower.
 """
 
 import functools

@@ -22,9 +22,13 @@ def text(
     examples_per_row: float = 1.0,
     utilisation: float = 1.0,
 ) -> str:
-    """Returns the report of a plan of so many updates, with `suggestions` that make it fit.
+    """Returns the report of a plan.
 
-    With several `examples_per_row`, or a `utilisation` by real tokens below 1, the report has real rates too.
+    Args:
+        steps: updates of the run.
+        suggestions: levers that make it fit, if it does not.
+        examples_per_row: mean number of examples of a packed row.
+        utilisation: share of a row's tokens that are not padding; unless both are 1, the report has real rates too.
     """
     work, model = plan.work, plan.work.model
     lines = [
@@ -103,7 +107,10 @@ def division(work: Workload) -> str:
 
 
 def memory_lines(plan: Forecast) -> list[str]:
-    """Returns the memory by kind, which adds up to the peak, and the activations by tensor."""
+    """Returns the memory by kind, which adds up to the peak, and the activations by tensor.
+
+    Fragmentation and compared vectors have a line only if they are not zero; a full device has no fragmentation.
+    """
     lines = [f"{'memory of the fullest rank':32}{'GB':>18}"]
     for kind, size in zip(plan.memory._fields[:-1], plan.memory[:-1], strict=True):
         if kind in ("fragmentation", "vectors") and not size:

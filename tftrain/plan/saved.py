@@ -3,10 +3,12 @@
 Fused ops draw dropout masks again in backward. The fused softmax saves only its probabilities, the fused norm only its
 input. Plain norms, softmax and GeLU are fp32 in any precision: a norm saves its input (a LayerNorm centred) and the
 normed one, the softmax its result, GeLU its input and two factors, SiLU its input, and a gated layer both factors of
-its product too. Shared keys and values are saved once; a causal mask saves no products.
+its product too. Shared keys and values are saved once. A causal mask saves no products: scores and context are products
+of whole matrices.
 
-In programs that XLA compiles for GPUs, plain norms and GeLU save as little as fused ones, as XLA computes the rest
-again, and dropout masks have a byte an element. The rest was read from such programs, by `tools/gpu_memory.py`.
+In the programs that XLA compiles for GPUs, plain norms and GeLU save as little as fused ones: XLA computes the rest
+again in backward. Dropout masks have a byte for each element. What else differs was read from such programs, by
+`tools/gpu_memory.py`.
 """
 
 from tftrain.plan.blocks import SavedTensor, block_sizes

@@ -25,7 +25,10 @@ def frontier(layouts: Sequence[Forecast], accepts: Callable[[Forecast], bool]) -
 
 
 def svg(layouts: Sequence[Forecast], best: Sequence[Forecast], plan: Forecast, days: float) -> Markup:
-    """Returns the picture: GB of the fullest rank across, days on a log scale upwards; far layouts are left out."""
+    """Returns the picture: GB of the fullest rank from left to right, days on a logarithmic scale from bottom to top.
+
+    Layouts beyond MOST_MEMORY and MOST_TIME are left out. `days` is how long the run takes if an update takes a second.
+    """
     from matplotlib.ticker import LogLocator, NullLocator
 
     limit = plan.cluster.memory_gb

@@ -53,7 +53,11 @@ def search(
     margin: float = 0.0,
     accepts: Callable[[Workload], bool] = lambda work: True,
 ) -> SearchResult:
-    """Returns the `top` divisions by seconds, then memory, that leave a share `margin` of it and are accepted."""
+    """Returns the `top` divisions of a workload, ranked by seconds per update, equal ones by memory.
+
+    The share `margin` of a device's memory must stay free. `accepts` says whether the trainer takes a division; only
+    the fastest divisions are asked.
+    """
     cluster, count, fitting = space.cluster, 0, []
     for candidate in candidates(space):
         count += 1
@@ -83,10 +87,12 @@ def least_memory(
 
 
 def candidates(space: SearchSpace) -> Iterator[Workload]:
-    """Yields the layouts that fill their nodes, with tensor parallel ranks on one node and equal stages.
+    """Yields the layouts that fill their nodes.
 
-    Every batch divides into micro-batches on all data parallel ranks, which the schedule can run. A decoder's fused
-    softmax needs a multiple of four heads. greedy:K needs at least K data parallel ranks.
+    Tensor parallel ranks share a node and partition attention heads, feed-forward layer and vocabulary. Pipeline stages
+    have equal numbers of layers and of model chunks. Every batch divides into micro-batches on all data parallel ranks,
+    and the pipeline's schedule can run them. A decoder's fused softmax needs a multiple of four heads. greedy:K needs
+    at least K data parallel ranks.
     """
     work, cluster, max_nodes = space[:3]
     batches, model = (work.global_batch, *space.ramp), work.model

@@ -1,6 +1,7 @@
 """Software systems: share of the data sheet's rates they reach, cost of a launch, memory besides the tensors.
 
-`python -m tftrain.plan --calibrate` fits them to the reference rows and prints `constants.json`.
+There are few constants, and each could be measured by itself. `python -m tftrain.plan --calibrate` fits them to the
+reference rows, from the values of this module, and prints `constants.json`.
 """
 
 import functools

@@ -1,4 +1,7 @@
-"""The planned memory of a rank over one step without a pipeline, from the saved tensors block by block."""
+"""The planned memory of a rank over one step: forward, backward and update, from the saved tensors block by block.
+
+Pipeline stages have no timeline: their schedule decides how many micro-batches they hold at a time.
+"""
 
 from typing import NamedTuple
 

@@ -1,8 +1,8 @@
 """Seconds of an update, by kind.
 
 A pass over a part takes the device's time for products, kernels and sums over ranks, or the host's time to launch them,
-whichever is longer. The schedule's table says when each pipeline stage computes which micro-batch. Then come the sums
-over data parallel ranks, and the update.
+whichever is longer. Under a pipeline, the schedule's table says when each stage computes which micro-batch
+(`tftrain.schedules`). Then gradients are summed over the data parallel ranks, and the optimizer updates the weights.
 """
 
 from typing import NamedTuple
@@ -81,7 +81,10 @@ def passes(part: Inventory, work: Workload, cluster: Cluster, constants: Constan
 def product_seconds(
     product: Product, work: Workload, cluster: Cluster, constants: Constants, chosen: slice = slice(None)
 ) -> float:
-    """Returns the seconds of passes of a product: 0 is forward, 1 and 2 are gradients; causal flash takes half."""
+    """Returns the seconds of the chosen passes of a product: 0 is forward, 1 and 2 are gradients of the operands.
+
+    Flash attention that has a rate of its own skips the tiles that a causal mask hides.
+    """
     if product.core and work.core != "softmax" and constants.attention_rate:
         shown = (0.5 if work.model.causal else 1.0) * product.flops * sum(FLASH_PASSES[chosen])
         return shown / (cluster.peak(work.item) * constants.attention_rate)
@@ -159,7 +162,11 @@ def _pipeline_time(work: Workload, cluster: Cluster, constants: Constants) -> co
 
 
 def step(work: Workload, cluster: Cluster, constants: Constants, idles: bool = True) -> StepTime:
-    """Returns the seconds of an update; unless a pipeline `idles`, a lower bound for searches without its table."""
+    """Returns the seconds of an update.
+
+    Without `idles`, the idle time of pipeline stages is left out. The seconds are then a lower bound, which a search
+    gets without the schedule's table.
+    """
     block, embedding, head = _part_seconds(work, cluster, constants)
     speed, weights = rates(cluster, constants), inventory.weights(work)
     again = relaunch_seconds(work, constants) if work.checkpointing == "full" else 0.0

@@ -66,14 +66,20 @@ def all_reduce(size: float, ranks: int, stride: int, cluster: Cluster, speed: Ra
 
 
 def transfer(size: float, cluster: Cluster) -> float:
-    """Returns the seconds to send `size` bytes from each rank to the next stage over the nodes' network."""
+    """Returns the seconds to send `size` bytes from every rank to the next stage; a node's ranks share its network.
+
+    Stages on one node are planned over the network too, see docs/planner.md.
+    """
     return cluster.per_node * size / (cluster.network_gbs * 1e9) + cluster.network_latency
 
 
 def data_parallel_seconds(
     work: Workload, parts: tuple[PartSeconds, PartSeconds, PartSeconds], cluster: Cluster, constants: Constants
 ) -> float:
-    """Returns the seconds by which sums over data parallel ranks, and gathered weights, make an update longer."""
+    """Returns the seconds by which sums over data parallel ranks, and gathered weights, make an update longer.
+
+    `parts` has the seconds of block, embedding and head, as `tftrain.plan.timing.part_durations` returns them.
+    """
     if not work.gradient_sums:
         return 0.0
     if work.gathers_blocks:

@@ -179,7 +179,10 @@ class Workload(NamedTuple):
 
 
 def zero_stages(dp: int, pp: int) -> tuple[int, ...]:
-    """Returns the ZeRO stages with an effect: pipelines sum gradients over micro-batches, so that these stay whole."""
+    """Returns the ZeRO stages that have an effect with so many data parallel ranks and pipeline stages.
+
+    A pipeline sums gradients over its micro-batches, so gradients and weights stay whole until the last micro-batch.
+    """
     return (0,) if dp == 1 else (0, 1) if pp > 1 else (0, 1, 2, 3)
 
 
@@ -208,9 +211,13 @@ def fused_ops(model: ModelConfig, optimizer: str) -> frozenset[str]:
 
 
 def from_config(config: TrainConfig, dp: int, gpu: bool = True, per_node: int = 0) -> Workload:
-    """Returns the workload of a run with resolved batch sizes; sizes of data are those of synthetic data.
+    """Returns the workload of a run's configuration, whose batch sizes are resolved.
 
-    On a GPU, jit_compile=auto may compile, and host memory is not counted. `per_node`: devices of each of the hosts.
+    Args:
+        config: sizes that the data would give are the defaults of synthetic data.
+        dp: data parallel ranks.
+        gpu: whether the device is a GPU; then jit_compile=auto may compile, and host memory is not counted.
+        per_node: devices of a host, if the ranks are on several hosts.
     """
     model, compute, parallel, batch, data = config.model, config.compute, config.parallel, config.batch, config.data
     if model.reads_examples:
@@ -266,7 +273,10 @@ def _moments(rule: str, model: Architecture) -> float:
 
 
 def _division(parallel: ParallelConfig, layers: int, head: float) -> tuple[int, ...]:
-    """Returns the layers of each part of a pipeline, with heads of so many layers; none if all have as many."""
+    """Returns the layers of each part of a pipeline; none if all have as many, so that a search may divide again.
+
+    `head` is the work of the output heads, counted in layers.
+    """
     stages, chunks = parallel.pipeline_parallel_size, parallel.virtual_pipeline_size
     if stages * chunks > layers:
         return ()
