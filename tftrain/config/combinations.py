@@ -270,7 +270,11 @@ def check_output(run: RunConfig, settings: FineTuningConfig) -> Iterator[Problem
 def check_batch(
     batch: BatchConfig, parallel: ParallelConfig, ranks: int, wrong: Set[str], least: int = 1
 ) -> list[Problem]:
-    """Returns why the ranks can't run each batch, of at least `least` samples; nothing if a size is wrong already."""
+    """Returns why the ranks or their pipeline can't run the global batch, or a smaller one of the batch ramp.
+
+    Nothing is checked if one of the sizes is in `wrong`, the flags that are refused already. `least` is the least
+    number of samples of a global batch: 2 if samples are compared with each other.
+    """
     names = {field.name for field in dataclasses.fields(batch)}
     names |= {"tensor_parallel_size", "pipeline_parallel_size", "pipeline_schedule", "virtual_pipeline_size"}
     if not names.isdisjoint(wrong):

@@ -1,4 +1,7 @@
-"""The division of a model's layers among the parts of a pipeline, `--pipeline_split`, in the order of the layers."""
+"""The division of a model's layers among the parts of a pipeline, `--pipeline_split`.
+
+With several chunks, division number chunk * stages + stage is chunk `chunk` of stage `stage`.
+"""
 
 import math
 import re
@@ -32,7 +35,10 @@ def split_layers(layers: int, stages: int, chunks: int = 1, how: str = "layers",
 
 
 def most_segments(layers: int, weights: float) -> int:
-    """Returns the segments of backward: one for each bucket of fp32 gradients, at most 8, as XLA compiles each."""
+    """Returns into how many segments backward is divided: one for each bucket of fp32 gradients.
+
+    There are at most 8, because XLA compiles each of them. `weights` is the number of weights of all `layers`.
+    """
     return max(1, min(layers, math.ceil(4 * weights / BUCKET_BYTES), 8))
 
 

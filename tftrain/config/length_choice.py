@@ -15,7 +15,13 @@ def read(text: str, longest: int) -> tuple[int, ...]:
 
 
 def problems(text: str, longest: int | None, divisor: int) -> list[Problem]:
-    """Returns why these lengths are refused; `longest`: max_seq_length, if known; `divisor`: what must divide each."""
+    """Returns why these lengths are refused.
+
+    Args:
+        longest: max_seq_length; None: not known yet.
+        divisor: every length must be a multiple of it; it is the number of tensor parallel ranks that partition a
+            sequence.
+    """
     expected = ""
     if text != NONE and not _FORMAT.fullmatch(text):
         expected = "expected none, or lengths separated by commas, such as 128,256,512"

@@ -26,7 +26,12 @@ class Source(NamedTuple):
 
 
 def read(value: str, temperature: float = 1.0) -> list[Source]:
-    """Returns the sources in a value of `--mix` or its file, shares raised to 1 / temperature; ValueError: why not."""
+    """Returns the sources of a value of `--mix`, which is a list of sources, or a file with them.
+
+    Each share is raised to 1 / temperature. Then all are divided by their sum.
+
+    Raises a ValueError if the value can't be read, or if a source has no share or occurs twice. The message says why.
+    """
     named: dict[str, Source] = {}
     paths: dict[str, str] = {}
     for entry in _entries(value):
@@ -59,7 +64,10 @@ def read(value: str, temperature: float = 1.0) -> list[Source]:
 def problems(
     mix: str | None, temperature: float, by: str = "sample", is_labelled: bool = True, ramp: str = "none"
 ) -> list[Problem]:
-    """Returns what is wrong with --mix and its flags, without a look at the data; `ramp` is --batch_rampup."""
+    """Returns what is wrong with --mix, --mix_temperature and --mix_by, without a look at the data.
+
+    `is_labelled`: whether the mixture has files of labelled examples. `ramp`: the value of --batch_rampup.
+    """
     if not mix:
         return []
     try:

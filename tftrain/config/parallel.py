@@ -41,7 +41,11 @@ class BatchConfig:
         return ramp.read(self.batch_rampup, self.global_batch_size)
 
     def resolve(self, data_parallel_size: int) -> "BatchConfig":
-        """Returns all sizes, for so many data parallel ranks; ConfigError: they contradict each other."""
+        """Returns the configuration with all three sizes filled in; grad_accum_steps is for the full batch.
+
+        `data_parallel_size` ranks share a global batch. Raises a ConfigError if the sizes contradict each other or do
+        not divide, or if a batch ramp can't lead to them.
+        """
         try:
             sized, wrong = self._with_sizes(data_parallel_size), []
         except ConfigError as error:

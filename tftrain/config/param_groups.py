@@ -31,7 +31,10 @@ def read(value: str) -> list[ParamGroup]:
 
 
 def of_names(value: str | None, names: Iterable[str]) -> dict[str, ParamGroup]:
-    """Returns the group of each variable in one, of all `names`; ValueError: one matches nothing, or two the same."""
+    """Returns the group of each variable that is in one, given the names of all variables of the model.
+
+    Raises a ValueError if the value can't be read, if a group matches nothing, or if two match the same variable.
+    """
     names, chosen = list(names), {}
     for group in () if value is None else read(value):
         matched = fnmatch.filter(names, group.pattern)

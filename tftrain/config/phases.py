@@ -1,8 +1,8 @@
 """`--phases`: a run whose data and batch change after so many consumed samples or tokens.
 
-A phase has the data and the batch of the run with the flags of its line; it trains exactly what a run with these flags
-does that resumes where the phase begins. All batches are one list of stages, those of the phases' ramps, cut at the
-phases' ends.
+A phase has the data and the batch of the run with the flags of its line. It trains exactly what a run with these flags
+trains that resumes where the phase begins. The batches of the whole run are one list of stages: the stages of the
+phases' ramps (`ramp`), each cut where its phase ends.
 """
 
 import dataclasses
@@ -106,7 +106,10 @@ def timeline(data: DataConfig, batch: BatchConfig) -> Timeline:
 
 
 def read(data: DataConfig, batch: BatchConfig) -> list[Phase]:
-    """Returns the phases of a run, at least one; ConfigError: they can't be read, or the ends do not rise."""
+    """Returns the phases of a run; a run without phases is one phase.
+
+    Raises a ConfigError if the phases can't be read, if one has no end, or if the ends do not rise.
+    """
     value = data.phases
     if not value:
         return [Phase(data, batch)]

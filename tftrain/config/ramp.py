@@ -1,8 +1,9 @@
 """The batch ramp: a global batch that grows while the first samples of a run are consumed.
 
-`--batch_rampup=start:increment:samples` means the same as Megatron-LM's `--rampup-batch-size`: from `start` samples,
-the batch grows by `increment` at evenly spaced points, the last at `samples` consumed samples. The size of an update
-depends only on the samples consumed before it, so a run that resumes within the ramp continues with the right size.
+`--batch_rampup=start:increment:samples` means the same as Megatron-LM's `--rampup-batch-size`. The global batch has
+`start` samples at first and grows by `increment` at evenly spaced points. The last point lies at `samples` consumed
+samples; from there on, the batch is full. The size of an update depends only on the samples consumed before it, so a
+run that resumes within the ramp continues with the right size. Without a ramp, the first batch is already full.
 """
 
 import math
@@ -39,12 +40,19 @@ class Ramp:
         return (self.full - self.start) // self.increment
 
     def batch_size(self, consumed_samples: int) -> int:
-        """Returns the batch size of the next update; of k increments, the i-th is due at i * samples / k."""
+        """Returns the batch size of the next update after `consumed_samples`.
+
+        With k increments, increment i is due at i * samples / k consumed samples. The first update that begins at this
+        point or later has the larger batch.
+        """
         reached = consumed_samples * self.increments // self.samples
         return self.start + self.increment * min(reached, self.increments)
 
     def stages(self, consumed_samples: int = 0) -> list[Stage]:
-        """Returns the stages of a run that goes on after `consumed_samples`; the last stage has no end."""
+        """Returns the stages of a run that continues after `consumed_samples`; the last stage has no end.
+
+        A steep ramp skips some sizes.
+        """
         stages = [Stage(self.batch_size(consumed_samples), 0, consumed_samples)]
         while stages[-1].batch_size < self.full:
             size, step, sample, _ = stages[-1]
@@ -70,7 +78,11 @@ def unit(batch_rampup: str, global_batch_size: int) -> int:
 
 
 def problems(batch_rampup: str, global_batch_size: int, micro_batch_size: int | None, ranks: int) -> list[Problem]:
-    """Returns why the ramp can't reach the full batch in multiples of the micro-batch, if known, on all ranks."""
+    """Returns every reason why the ramp can't reach the full batch.
+
+    Every batch must be a multiple of `micro_batch_size`, the samples of one forward pass, on all ranks; None: not
+    known.
+    """
     if batch_rampup == "none":
         return []
     match = _FORMAT.fullmatch(batch_rampup)

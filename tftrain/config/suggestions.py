@@ -1,6 +1,7 @@
-"""Suggestions for flags that do not exist: names of other trainers and habits, and those that are nearly right.
+"""Suggestions for flags that do not exist: what people type out of habit, and names that are nearly right.
 
-A wrong suggestion is worse than none: a name may differ by its case, its dashes or about one letter in six.
+A wrong suggestion is worse than none. So a name is suggested only if another trainer or a common abbreviation uses it,
+or if it differs from a flag by its case, its dashes or about one letter in six.
 """
 
 import difflib

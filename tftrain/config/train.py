@@ -1,6 +1,7 @@
-"""The configuration of a run: frozen dataclasses, one field per flag, which `tftrain.cli.flags` makes flags of.
+"""The configuration of a run: frozen dataclasses, one field per flag, checked in one place.
 
-Nothing in this package imports TensorFlow: a wrong flag is refused before TensorFlow starts.
+`tftrain.cli.flags` makes the command line from the fields, so a new lever is one field here. Nothing in this package
+imports TensorFlow: a wrong flag is refused before TensorFlow starts.
 """
 
 import dataclasses
@@ -122,7 +123,11 @@ class TrainConfig:
         return self.parallel.split_weights and ranks > 1
 
     def resolve(self, ranks: int) -> "TrainConfig":
-        """Returns this configuration, see `change_phases`, with sizes and absolute paths filled in; or ConfigError."""
+        """Returns this configuration with the batch sizes and the warm-up filled in, and with absolute paths.
+
+        With phases, it is the configuration of the last phase, see `change_phases`. Raises a ConfigError with all
+        problems.
+        """
         problems = self.problems(ranks)
         if problems:
             raise ConfigError(problems)
