@@ -61,7 +61,10 @@ def measure(config: BenchConfig) -> int:
 
 
 def measure_table(table: BenchTable, rows: list[TableRow], config: BenchConfig) -> int:
-    """Measures rows, writes the report, returns the exit status; ConfigError: rows to resume had other flags."""
+    """Measures rows of a table and writes its report; returns the exit status.
+
+    Raises a ConfigError if the rows to resume from were measured with other flags.
+    """
     settled = table.settle(config) if table.settle else None
     runs, config = settled is not config, settled or config
     chosen = {name: value for name in CONDITIONS if (value := getattr(config, name)) != getattr(BenchConfig, name)}
@@ -92,7 +95,10 @@ def measure_table(table: BenchTable, rows: list[TableRow], config: BenchConfig) 
 
 
 def chosen(config: BenchConfig) -> list[tuple[BenchTable, list[TableRow]]]:
-    """Returns the tables and their rows that the flags name; a ConfigError lists those that there are."""
+    """Returns the tables and their rows that the flags name.
+
+    Raises a ConfigError if a table or a row does not exist. The message lists those that do.
+    """
     tables, globs = named(config.table), [glob.strip() for glob in config.rows.split(",")]
     if unmatched := [glob for glob in globs if not any(table.matching(glob) for table in tables)]:
         names = [row.name for table in tables for row in table.rows]

@@ -1,4 +1,7 @@
-"""Table `attention`: time and memory of every attention core, forward and backward, by the sequence length."""
+"""Table `attention`: time and memory of every attention core, forward and backward, by the sequence length.
+
+A row is a core in one dtype at one length, and has a process of its own. The cores of one length take turns.
+"""
 
 import itertools
 import re
@@ -68,7 +71,10 @@ def measure(group: list[TableRow], config: BenchConfig, say: Say) -> Iterator[Ro
 
 
 def records(row: TableRow, answers: list[Record]) -> Iterator[Record]:
-    """Yields a record for each pass: memory by the first answer, when none was used before, and times by the others."""
+    """Yields a row's records, one for each pass, from the answers of its process.
+
+    The peaks of memory come from the first answer, before which no memory was used. The times come from the others.
+    """
     settings, first = row.settings, answers[0]
     for name in PASSES:
         times = spread([answer["seconds"][name] * 1e6 for answer in answers[1:] or answers])
@@ -87,7 +93,10 @@ def records(row: TableRow, answers: list[Record]) -> Iterator[Record]:
 
 
 def compare(record: Record, every: list[Record]) -> None:
-    """Adds the change of speed against the fused softmax with the same mask and pass among `every`, and its spread."""
+    """Adds the change of speed against the fused softmax with the same mask and pass, and the spread of its times.
+
+    `every` has the records of all cores at the same length, in the same dtype.
+    """
     base = "_".join(["softmax", *record["core"].split("_")[1:]])
     for other in every:
         if (other["core"], other["pass"]) == (base, record["pass"]) and record["core"] != base:
@@ -97,7 +106,10 @@ def compare(record: Record, every: list[Record]) -> None:
 
 
 def draw(records: Sequence[Record]) -> Any:
-    """Draws for each core and dtype, by length, the time of both passes and their peak of memory, on log scales."""
+    """Draws a line for each core and dtype: both passes' time together, and the peak of memory over both.
+
+    The x axis is the sequence length; all axes are logarithmic.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4.8))
@@ -118,7 +130,10 @@ def draw(records: Sequence[Record]) -> Any:
 
 
 def lines(records: Sequence[Record]) -> dict[tuple[str, str], list[tuple[int, float, float]]]:
-    """Returns length, milliseconds and MB by core and dtype, for each length with both passes and no other mask."""
+    """Returns by core and dtype, for each length with both passes: the length, milliseconds and MB.
+
+    Cores with a causal mask or a window have no line.
+    """
     passes: dict[tuple[str, str, int], list[Record]] = {}
     for record in records:
         passes.setdefault((record["core"], record["dtype"], record["seq_length"]), []).append(record)
@@ -148,9 +163,10 @@ ATTENTION = BenchTable(
 def build(settings: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
     """Prepares the process of a row, in graph mode as in a step; settings are those of the row, threads and mask.
 
-    Its function runs both passes once and returns seconds and peak_bytes by pass, shape and device. peak_bytes is the
-    growth of the resident memory since the first request, at its peak: query, key, value, and what forward has kept.
-    Only in the first answer is the memory still unused.
+    Returns a function that runs both passes once and returns seconds and peak_bytes by pass, shape and device.
+    peak_bytes is the growth of the process's resident memory since the first request, at its peak during the pass. It
+    includes query, key, value and, in backward, what forward has kept. Only in the first answer is the memory still
+    unused.
     """
     import tensorflow as tf
 

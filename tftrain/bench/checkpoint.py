@@ -76,7 +76,10 @@ def measure(group: list[TableRow], config: BenchConfig, say: Say) -> Iterator[Ro
 
 
 def record(row: TableRow, measured: list[dict[str, float]], rates: dict[str, float]) -> Record:
-    """Returns a row's record from each measurement; a row of reading sets its rate, bytes/s by place, in `rates`."""
+    """Returns a row's record from the seconds and bytes of each measurement; rows of the first save use the first.
+
+    `rates` has the bytes per second of reading, by the place of the files. A row of reading fills it in.
+    """
     what, files = row.settings["what"], row.settings["files"]
     chosen = measured[:1] if "first" in what else measured
     seconds, size = statistics.median(each["seconds"] for each in chosen), chosen[0]["bytes"]
@@ -102,7 +105,10 @@ CHECKPOINT = BenchTable(
 
 
 def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
-    """Builds model and optimizer by `flags`; the function takes operation and place, for seconds and bytes."""
+    """Builds model and optimizer of the measuring process; `settings` has the `flags` of tftrain.run as one text.
+
+    Returns a function that takes the operation and the place of the files (see `ROWS`) and returns seconds and bytes.
+    """
     config = run_config(shlex.split(settings["flags"]))
     from tftrain.inputs.inputs import Inputs
     from tftrain.parallel.launcher import Launch

@@ -1,7 +1,8 @@
-"""Table `levers`: what each lever does to memory and speed on several ranks, each row in alternation with the base row.
+"""Table `levers`: what each lever or combination of levers does to memory and speed, on several ranks of this machine.
 
-The model is BERT base where memory holds it on all ranks, so that a lever's share shows beside the 0.7 GB of TensorFlow
-itself, else one of a tenth of the size. The global batch is the same for every row.
+Each row is a run of its own, in alternation with the base row. The model is BERT base where memory holds it on all
+ranks, so that a lever's effect shows beside the 0.7 GB of TensorFlow itself. On a smaller machine it is a model of a
+tenth of the size. The global batch is the same for every row.
 """
 
 import shlex
@@ -121,9 +122,11 @@ def outcome(compared: alternation.Compared, model: str) -> RowOutcome:
 
 
 def draw(records: Sequence[Record]):
-    """Draws two bars for each row: peak memory of the fullest rank in its parts, and samples/s.
+    """Draws two bars for each row: peak memory of the fullest rank by kind, and samples/s.
 
-    A dashed line in a band is the base as it ran around the row: a bar that ends inside shows no measurable change.
+    A dashed line across a bar is the base that its change is against, as it ran just before and after the row. The band
+    around the line goes from the smallest to the largest figure of the base. A bar that ends inside the band shows no
+    measurable change.
     """
     from matplotlib.figure import Figure
 

@@ -1,6 +1,7 @@
-"""Prints a JSON list of TFLOPs of matrix products on this machine's processor: `tftrain.plan.machine` starts it.
+"""Measures how fast TensorFlow multiplies matrices on this machine's processor; `tftrain.plan.machine` starts it.
 
-The arguments are SECONDS SIZE...: a fp32 product of square matrices for each, and a bfloat16 one of the last.
+`python -m tftrain.bench.product_rates SECONDS SIZE...` prints a JSON list: the rate of fp32 products [size, size] x
+[size, size] for each size, and that of bfloat16 products of the last size, in TFLOPs.
 """
 
 import json

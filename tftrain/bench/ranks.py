@@ -1,6 +1,7 @@
 """Table `ranks`: the seconds that 2 to 64 ranks on one host take to start, as programs or forked, and their memory.
 
-Memory is the proportional set size, PSS: a page that n processes share counts 1/n for each.
+The memory of a rank is its proportional set size, PSS: the kernel counts a page that n processes share as 1/n for each,
+so the sum over all ranks is what they need together. (The resident set size counts such a page n times.)
 """
 
 import contextlib
@@ -67,10 +68,17 @@ def command(row: TableRow, folder: str, config: BenchConfig) -> list[str]:
 def measure(
     command: Sequence[str], environ: Mapping[str, str], awaited: Sequence[str], limit: float
 ) -> tuple[list[float], RankMemory]:
-    """Runs a command whose last process in each line of descent is a rank; see `execute`.
+    """Runs a command that starts ranks; the last process in each line of descent is a rank.
 
-    Returns the seconds until it prints each of the `awaited` texts, in this order, and the highest of each figure of
-    its memory; MeasureError: it failed, took longer, or did not print one.
+    Args:
+        command, environ, limit: see `execute`.
+        awaited: texts of lines that the command prints, in this order.
+
+    Returns:
+        The seconds from its start to each line, and the highest of each figure of its memory.
+
+    Raises:
+        MeasureError: it failed, took longer, or did not print a line.
     """
     begin, seconds, sampled, ended = time.monotonic(), [], [], threading.Event()
 

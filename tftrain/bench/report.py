@@ -17,7 +17,11 @@ class FinishedRows:
     """The finished rows of one table in OUTPUT_DIR/TABLE.jsonl; a row counts as soon as its line is written."""
 
     def __init__(self, table: BenchTable, output_dir: str, resume: bool, under: str | None = ""):
-        """Opens the file, with the earlier rows if `resume`; ConfigError: they had other flags than `under`."""
+        """Opens the file; it starts empty unless `resume` keeps the rows of an earlier run.
+
+        `under` names the flags of the measurement; None: no row runs now. Raises a ConfigError if a row of the earlier
+        run was measured with other flags.
+        """
         self.path = Path(output_dir) / f"{table.name}.jsonl"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._table = table

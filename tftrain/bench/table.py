@@ -135,7 +135,7 @@ class BenchTable:
 
 
 def groups(rows: list[TableRow]) -> list[list[TableRow]]:
-    """Returns the rows by group, in their order."""
+    """Returns the rows by group, in the order in which the groups first occur."""
     rows_of_group: dict[str, list[TableRow]] = {}
     for row in rows:
         rows_of_group.setdefault(row.group, []).append(row)

@@ -1,7 +1,8 @@
 """A measuring process that stays alive: it answers each line of json with one line of json until its input ends.
 
-Several workers take turns, each built and warm, while the others block on their input. All allocate in huge pages, as
-`tftrain.run` does. The module needs only the standard library: interpreters without TensorFlow run workers too.
+Several workers can take turns, each with its model built and warm, while the others block on their input. This module
+needs only the standard library, because an interpreter without TensorFlow runs workers too. All workers allocate in
+huge pages, as `tftrain.run` does, so that no implementation has an advantage.
 """
 
 import contextlib
@@ -44,7 +45,16 @@ class Worker:
         python: str = sys.executable,
         environ: Mapping[str, str] | None = None,
     ):
-        """Starts a module that calls `serve`, without a GPU; MeasureError: it can't be started."""
+        """Starts an interpreter, which sees no GPU; `ask` waits until it is ready.
+
+        Args:
+            module: a module that calls `serve`, such as `tftrain.bench.kernels.worker`.
+            settings: argument of the module's `build`.
+            environ: by default this process's, with huge pages.
+
+        Raises:
+            MeasureError: it can't be started.
+        """
         try:
             self._process = subprocess.Popen(
                 [python, "-m", module, json.dumps(settings)],
@@ -102,7 +112,10 @@ class Worker:
 
 
 def serve(build: Callable[[dict[str, Any]], Callable[[Any], Any]]) -> None:
-    """Answers requests until the input ends, by what `build` makes of the settings, or with its exception."""
+    """Answers requests until the input ends: the main function of a worker.
+
+    `build` makes, from the settings, the function that answers a request. An exception of either is sent as the answer.
+    """
     # Keep the output of libraries out of the answers: it goes to stderr.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

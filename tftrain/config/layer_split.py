@@ -37,7 +37,7 @@ def split_layers(layers: int, stages: int, chunks: int = 1, how: str = "layers",
 def most_segments(layers: int, weights: float) -> int:
     """Returns into how many segments backward is divided: one for each bucket of fp32 gradients.
 
-    There are at most 8, because XLA compiles each of them. `weights` is the number of weights of all `layers`.
+    There are at most 8, because XLA compiles each of them.
     """
     return max(1, min(layers, math.ceil(4 * weights / BUCKET_BYTES), 8))
 

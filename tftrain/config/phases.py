@@ -1,7 +1,7 @@
 """`--phases`: a run whose data and batch change after so many consumed samples or tokens.
 
 A phase has the data and the batch of the run with the flags of its line. It trains exactly what a run with these flags
-trains that resumes where the phase begins. The batches of the whole run are one list of stages: the stages of the
+trains if it resumes where the phase begins. The batches of the whole run are one list of stages: the stages of the
 phases' ramps (`ramp`), each cut where its phase ends.
 """
 

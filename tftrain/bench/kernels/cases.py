@@ -143,7 +143,14 @@ def _softmax(sizes: dict[str, int], causal: bool) -> Op:
 
 
 def elementwise_case(op: str, dtype: str, sizes: dict[str, int], working_set: float) -> Case:
-    """Returns the case of a key of `traffic.TRAFFIC` at a model's sizes; forward moves at least `working_set` bytes."""
+    """Returns the case of an op that is not an optimizer, with random inputs.
+
+    Args:
+        op: a key of `traffic.TRAFFIC`.
+        dtype: fp32, bf16 or fp16, for the tensors and for biases and norm parameters.
+        sizes: hidden, heads and seq of the model.
+        working_set: the least number of bytes that forward must move; the batch follows from it.
+    """
     shape = [sizes["seq"], (4 if op.startswith(("bias_gelu", "geglu", "swiglu")) else 1) * sizes["hidden"]]
     if op.startswith("attention_softmax"):
         shape = [sizes["heads"], sizes["seq"], sizes["seq"]]
@@ -173,9 +180,10 @@ def _inputs(arguments: str, shape: Sequence[int], dtype: str) -> list[tf.Tensor]
 
 
 class _Backward:
-    """Backward alone: a call runs the second of the two graphs as which a `tf.function` under a tape runs.
+    """Backward alone: a `tf.function` under a tape runs as two graphs, and a call runs the second one.
 
-    A persistent tape would need one forward pass only, but feeds zeros for the gradients of all stored activations.
+    A persistent tape would need one forward pass only, but it also asks for gradients of all stored activations, and
+    feeds zeros for them.
     """
 
     def __init__(self, compiled: Callable[..., tf.Tensor], inputs: Sequence[tf.Tensor]):

@@ -1,6 +1,7 @@
-"""The least bytes that an op moves: each of its own inputs read once, each output written once, in backward too.
+"""The least number of bytes that an op moves: it reads each input once and writes each output once.
 
-A share of 1 of the copy bandwidth means that the op moved nothing twice.
+The count includes the op's own inputs and outputs, also those of backward, and nothing that only one implementation
+moves. So a share of 1 of the copy bandwidth means that the op moved nothing twice.
 """
 
 from typing import NamedTuple
@@ -18,7 +19,14 @@ class Moved(NamedTuple):
     triangles: int = 0  # tensors of which only the keys up to each query count
 
     def bytes(self, batch: int, elements: int, columns: int, item: int) -> int:
-        """Returns the bytes of a pass; `elements` are of a sample's largest tensor, `columns` of its last axis."""
+        """Returns the bytes that a pass moves.
+
+        Args:
+            batch: samples.
+            elements: elements of one sample's largest tensor.
+            columns: size of the last axis; biases and norm parameters have as many elements.
+            item: bytes of an element.
+        """
         rows = batch * elements // columns
         return (
             (self.tensors * rows * columns + self.triangles * rows * (columns + 1) // 2) * item

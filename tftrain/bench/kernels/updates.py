@@ -1,7 +1,7 @@
 """The timed cases of the optimizers: a whole update of a model's weights, by fused ops and by `tftrain.optim`.
 
-Both update the same variables, after the global norm of the gradients, for clipping. Master weights and moments are
-fp32; if the model's weights have 16 bits, gradients have too, and the update ends with rounded weights.
+Both update the same variables, and both begin with the global norm of the gradients, for clipping. Master weights and
+moments are fp32. If the model's weights have 16 bits, gradients have too, and the update ends with rounded weights.
 """
 
 import dataclasses
@@ -25,7 +25,10 @@ MAX_STEPS = 1_000_000
 
 
 def update_case(op: str, dtype: str, sizes: dict[str, int]) -> Case:
-    """Returns the case of an optimizer, a key of `traffic.UPDATE_BYTES`, with one pass named update."""
+    """Returns the case of an optimizer, a key of `traffic.UPDATE_BYTES`, with one pass named update.
+
+    `dtype` is fp32 or bf16, for weights and gradients. `sizes` has hidden, layers, seq and vocab of the model.
+    """
     variables = weights_of(sizes)
     shapes = {each.name: list(each.shape) for each in variables}
     of_model = DTYPES[dtype]

@@ -69,7 +69,10 @@ def build(settings: dict[str, Any]) -> Callable[[Any], list[dict[str, Any]]]:
 
 
 def alternate(run: dict[str, Callable[[], Any]], copy: Callable[[], float], steps: int) -> dict[str, list[float]]:
-    """Times the implementations and a copy in turns; returns seconds of each, and bytes per second under "copy"."""
+    """Times the implementations in turn for some steps, so that a disturbance of the machine affects all of them.
+
+    `copy` copies once and returns bytes per second. Returns seconds by implementation; under "copy", bytes per second.
+    """
     timed: dict[str, list[float]] = {name: [] for name in (*run, "copy")}
     for number in range(WARM_UP + steps):
         for name, function in run.items():
@@ -96,7 +99,10 @@ def _change(seconds: dict[str, float], tensorflow: dict[str, float], repeated: b
 
 
 def figures(timed: dict[str, list[float]], moved: int) -> Iterator[dict[str, Any]]:
-    """Yields a record for each implementation of a pass that moves so many bytes; TensorFlow's fastest is the base."""
+    """Yields the records of one pass, one for each implementation, from the times of `alternate`.
+
+    Only the fastest of TensorFlow's implementations counts. `moved` is the least number of bytes that the pass moves.
+    """
     timed = dict(timed)
     copy = {name: value / 1e9 for name, value in spread(timed.pop("copy")).items()}
     times = {name: spread(seconds) for name, seconds in timed.items()}

@@ -1,6 +1,7 @@
 """The rows of table `peers`: implementations by task and number format; those of one task and format take turns.
 
-Each has a process of its own. If memory does not hold all, ours takes turns with one peer after the other.
+Each has a process of its own, which keeps its model and waits while the others measure. If memory does not hold all
+processes, ours takes turns with one peer after the other.
 """
 
 import dataclasses
@@ -136,7 +137,10 @@ def start(row: TableRow, config: BenchConfig) -> Worker:
 
 
 def outcomes(group: list[TableRow], seconds: dict[str, list[float]], errors: dict[str, str]) -> Iterator[RowOutcome]:
-    """Yields each row's outcome by its median step; batches of real text differ, and count by the mean."""
+    """Yields the outcome of each row of a group from the seconds of its counted steps, or its error.
+
+    A row's figure is the median. The batches of real text take different times, so their mean is used.
+    """
     work = group[0].settings["task"]
     size = task.TASKS[work]
     rows = {row.name: row.settings for row in group if row.name not in errors}

@@ -1,4 +1,7 @@
-"""The tasks of every implementation: one update on batches of one size. It needs numpy alone, no TensorFlow."""
+"""The tasks of every implementation: one update of a model on batches of one size, random ones or real text.
+
+This module needs only numpy: an interpreter without TensorFlow imports it too.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -46,7 +49,10 @@ TASKS = {
 
 
 def batches(settings: dict[str, Any], vocab: int = VOCAB) -> list[Batch]:
-    """Returns the batches that a worker takes in turns: those in the file of `batches`, else one random batch."""
+    """Returns the batches of a task, which a worker takes in turns: of real text, or one random batch of ids < `vocab`.
+
+    Settings hold the task, and for real text `batches`, the file that `write` wrote.
+    """
     if "batches" not in settings:
         return [synthetic(TASKS[settings["task"]], vocab)]
     with np.load(settings["batches"]) as file:
@@ -87,10 +93,11 @@ def synthetic(task: PeerTask, vocab: int = VOCAB) -> Batch:
 
 
 def turns(step: Callable[[Any], float], inputs: Sequence[Any]) -> Callable[[int], list[float]]:
-    """Returns a worker's answer to requests: it runs so many steps, each with the next input, and returns the seconds.
+    """Returns the function with which a worker answers requests: it runs so many steps and returns the seconds of each.
 
-    The first step of a turn does not count, and takes the input of the second one. `step` returns its loss once it is
-    done; one that is not finite is a FloatingPointError.
+    Counted steps take one input after the other, and begin again after the last one. The first step of a turn does not
+    count; it takes the input of the second one. `step` does one update with an input and returns its loss when the
+    update is done. A loss that is not finite raises a FloatingPointError.
     """
     counted = 0
 

@@ -1,6 +1,7 @@
-"""The real text of table `peers`: the built-in corpus in packed rows, as a user prepares it, and in rows of their own.
+"""The real text of table `peers`: the built-in corpus in packed rows, and the same examples in rows of their own.
 
-`padded` takes packed rows apart: the peers get the same examples with the same masked words, padded to a row's length.
+The text is prepared as a user prepares it. Packed rows are what `tftrain.run` reads; `padded` takes them apart again,
+so the peers get some of the same examples with the same masked words, each padded to the length of a row.
 """
 
 import contextlib
@@ -39,8 +40,9 @@ def prepared(work: str) -> Iterator[dict[str, Any]]:
 def build(settings: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
     """Opens the prepared text as `tftrain.run` does; settings hold data_dir and task.
 
-    Its function takes a folder and writes the batches of packed and of padded rows there. It returns their files, rows
-    and tokens without padding, and the mean examples of all packed rows.
+    Returns a function that takes a folder and writes the batches of packed and of padded rows into it. The function
+    returns `packed` and `padded`, the two files with their number of batches and their tokens without padding, and
+    `examples_per_row`, the mean of all packed rows of the text.
     """
     from tftrain.config.data import DataConfig
     from tftrain.config.model import ModelConfig
@@ -73,9 +75,13 @@ def build(settings: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
 
 
 def padded(packed: Sequence[task.Batch], rows: int, slots: int, by_length: bool = False) -> list[task.Batch]:
-    """Returns the examples of packed rows as batches of so many rows, in random order, `by_length` of similar lengths.
+    """Returns the examples of packed rows, each in its own row, as batches in the standard format, in random order.
 
-    Examples that fill no batch are left out. `slots`: masked words of an example at most.
+    Args:
+        packed: batches with the features of `tftrain.data.masked_source.PackedSource`.
+        rows: rows of a returned batch, as long as packed ones; examples that fill no batch are left out.
+        slots: masked words of an example at most.
+        by_length: whether the examples of a batch are of similar length.
     """
     examples = [example for batch in packed for example in _examples(batch, slots)]
     random = np.random.default_rng(1)

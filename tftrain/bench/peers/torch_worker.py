@@ -16,7 +16,11 @@ IGNORED = -100  # the label of a token that is not to be predicted
 
 
 def build(settings: dict[str, Any]) -> Callable[[int], list[float]]:
-    """Builds the step; `longest` pads a batch to its longest example, as Hugging Face's collators do."""
+    """Builds the step; settings hold task, batches, precision, threads, jit (torch compiles the model) and longest.
+
+    With `longest`, a batch is as long as its longest example, as Hugging Face's data collators pad it. Otherwise it has
+    the length of the task.
+    """
     import torch
 
     torch.set_num_threads(settings["threads"])

@@ -1,4 +1,7 @@
-"""tftrain's own step for table `peers`, as `tftrain.run` makes it from its flags, on batches that stay the same."""
+"""tftrain's own training step, as `tftrain.run` makes it from its flags, on batches that stay the same.
+
+Table `peers` measures it in a process that runs this module.
+"""
 
 import shlex
 from collections.abc import Callable
@@ -11,7 +14,10 @@ from tftrain.config.train import TrainConfig
 
 
 def build(settings: dict[str, Any]) -> Callable[[int], list[float]]:
-    """Builds the step of the flags, of which those in extra_flags win; see `task.turns`."""
+    """Builds the step; settings hold task, batches, precision, threads, flags, and extra_flags, which win.
+
+    Returns a function that takes a number of steps and returns the seconds of each.
+    """
     flags = f"{settings['flags']} {settings['extra_flags']}"
     config = configuration(settings["precision"], settings["threads"], flags, task.size(settings))
     batches = task.batches(settings, config.model.vocab_size)
@@ -19,7 +25,10 @@ def build(settings: dict[str, Any]) -> Callable[[int], list[float]]:
 
 
 def configuration(precision: str, threads: int, extra_flags: str, size: task.PeerTask) -> TrainConfig:
-    """Returns the configuration of a task's model, by defaults and `extra_flags`; ConfigError: a flag is wrong."""
+    """Returns the configuration of a task's model; all other flags have the program's defaults, or `extra_flags`.
+
+    Raises a ConfigError if a flag is wrong.
+    """
     flags = (
         *("--synthetic_data", f"--vocab_size={task.VOCAB}", "--output_dir=unused", f"--model_family={size.family}"),
         *(f"--{name}={value}" for name, value in task.SIZES[size.family].items()),

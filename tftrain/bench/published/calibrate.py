@@ -1,9 +1,9 @@
 """Fits the constants of the software systems to the published rows, and estimates the errors of held-out rows.
 
 The fit is Gauss-Newton on the logarithms of constants and figures. Residuals above 3 % enter linearly instead of
-squared (Huber), so that a faulty row does not bend the rest. The rows of a system weigh as the root of their number. A
-weak prior pulls every constant to its starting value. Systems on one device share its constants. A held-out error is
-that of a table under constants fitted to the others.
+squared (Huber), so that a faulty row does not bend the rest. The rows of a system weigh as much as the root of their
+number, so that the sweep does not dominate. A weak prior pulls every constant to its starting value. Systems on one
+device share the constants of the device. A held-out error is that of a table under constants fitted to the others.
 """
 
 import dataclasses
@@ -138,7 +138,10 @@ def log_memory(row: PublishedRow, chosen: Constants) -> float:
 
 
 def fit(rows: Sequence[PublishedRow], error: Compare, names: Sequence[str]) -> Fit:
-    """Fits the constants `names`, where they influence the figure that `error` compares, to rows that have it."""
+    """Fits the named constants, where they influence a figure, to the rows that have this figure.
+
+    `error` compares the figure: it is `log_seconds` or `log_memory`.
+    """
     all_keys = {key for system in {row.system for row in rows} for name in names for key in owners(system, name)}
     keys = tuple(sorted(key for key in all_keys if key[0]))
     start, ceiling = _start(keys), _ceiling(keys)
@@ -168,7 +171,10 @@ def held_out_errors(
     fitted: Fit,
     groups: Sequence[Hashable],
 ) -> np.ndarray:
-    """Returns each row's error under constants fitted to the rows of other groups (tables or folds)."""
+    """Returns each row's error under constants fitted to the rows of other groups, with the slopes of the whole fit.
+
+    The group of a row is its table, or a random fold. For the other arguments, see `fit`.
+    """
     start, ceiling, held_out = _start(fitted.keys), _ceiling(fitted.keys), np.array(fitted.errors)
     for group in dict.fromkeys(groups):
         left = np.array([of_row == group for of_row in groups])

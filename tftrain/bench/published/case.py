@@ -42,7 +42,10 @@ def resolved(case: Case) -> TrainConfig:
 
 
 def refusal(case: Case, machine: LocalMachine) -> str | None:
-    """Returns why a case does not fit this machine by its plan; None if it fits, or its flags are wrong."""
+    """Returns the reason why a case does not fit this machine by its plan; None if it fits.
+
+    Wrong flags are not among the reasons, because the run itself reports them.
+    """
     try:
         config = resolved(case)
     except ConfigError:

@@ -1,7 +1,8 @@
 """The picture of a published table: memory and speed of every row, published, planned and measured.
 
-A dashed line across a bar marks the base that its change is against: of figures measured here, the base row as it ran
-just before and after. A table with too many rows for bars has points: planned over published samples/s.
+Published and planned figures are of the same machine and share an axis; figures measured here have their own. A dashed
+line across a bar marks the base that its change is against: for figures measured here, the base row as it ran just
+before and after. A table with too many rows for bars has points: planned over published samples/s.
 """
 
 import textwrap

@@ -48,7 +48,10 @@ def _error(planned: float, published: float | None) -> float | None:
 
 
 def plan_all(rows: Sequence[PublishedRow]) -> list[Planned]:
-    """Plans rows; a table without a stated model and device is scaled so that its first row has no error."""
+    """Plans rows.
+
+    If a table does not state model and device, its plans are scaled so that the first row has no error.
+    """
     plans: list[Planned] = []
     scales: dict[str, tuple[float, float]] = {}
     for row in rows:
@@ -73,7 +76,11 @@ def _scaled(planned: Planned, memory_factor: float, speed_factor: float) -> Plan
 
 
 def plan(row: PublishedRow) -> Planned:
-    """Plans a row; where checkpointing is not stated, without it, or fully if memory does not hold that."""
+    """Plans one row.
+
+    If a source does not state checkpointing, memory is planned without it. If that does not fit, it is planned with
+    full checkpointing.
+    """
     cluster, constants, work = CLUSTERS[row.cluster], systems()[row.system], row.workload
     needed = memory.estimate(work, constants)
     if row.checkpointing_unstated and not needed.fits(cluster):
@@ -92,7 +99,9 @@ def plan(row: PublishedRow) -> Planned:
 def summarize(planned: Sequence[Planned]) -> list[list[str]]:
     """Returns the cells of each table's line, in the order of SUMMARY_COLUMNS; "-" where nothing is published.
 
-    Errors are means of absolute percentages; `apart` has the pairs whose published times differ by > MIN_DIFFERENCE.
+    The first cells are mean absolute errors in percent and rank correlations of memory and of time. The last ones are
+    the percentage of the pairs of rows whose published times differ by > MIN_DIFFERENCE, and the rank correlation of
+    these pairs.
     """
     lines = []
     for table in dict.fromkeys(each.row.table for each in planned):
@@ -131,7 +140,8 @@ def _mean(values: Sequence[float]) -> float | None:
 def kendall_tau(pairs: Sequence[tuple[float, float]], min_difference: float = 0.0) -> float | None:
     """Returns Kendall's tau-b of pairs of numbers: concordant - discordant pairs over untied pairs (Kendall, 1945).
 
-    Right numbers must differ by more than the share `min_difference`. None if one side of what is left is all tied.
+    Pairs whose right numbers differ by no more than `min_difference`, a share of the smaller one, do not count. Returns
+    None if fewer than two pairs count, or if all numbers of one side are tied.
     """
     changes = [
         (left - other_left, right - other_right)

@@ -51,7 +51,10 @@ class CsvRow:
         return value
 
     def memory(self, column: str, unit: int = GIB) -> float | None:
-        """Returns memory in GB of 1e9 bytes from a column's `unit`; the GB of sources are GiB. None without, or OOM."""
+        """Returns a measured memory in GB of 1e9 bytes; None for an empty cell and for OOM.
+
+        `unit` is the number of bytes of the column's unit. What the sources call GB is GiB, as their tools print it.
+        """
         figure = self.figure(column)
         return None if figure is None else figure * unit / GB
 

@@ -1,4 +1,8 @@
-"""The encoder's published rows: sizes in columns, levers as flags of tftrain; what is not stated is filled in here."""
+"""The format of the encoder's published rows: sizes in columns, levers as flags of tftrain.
+
+A row is a configuration, and its workload follows from that. Values that the format does not state are filled in here,
+with the reason beside them.
+"""
 
 import re
 from typing import Any
@@ -32,7 +36,10 @@ WITHOUT_EFFECT = {"enable_resource_variables", "sparse_as_dense", "suppress_grap
 
 
 def read(cells: CsvRow) -> PublishedRow:
-    """Returns an encoder's row; ValueError: a cell or a lever is wrong, or the levers do not divide the GPUs."""
+    """Returns an encoder's row; all ran with data parallel ranks, some with tensor parallel ranks too.
+
+    Raises a ValueError if a cell or a lever is wrong, or the levers do not divide the GPUs.
+    """
     size, nodes, gpus = cells.text("size"), cells.whole("nodes"), cells.whole("gpus")
     if gpus > PER_NODE * nodes:
         raise ValueError(f"gpus={gpus}: expected at most the {PER_NODE * nodes} of nodes={nodes}")

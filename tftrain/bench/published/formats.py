@@ -1,4 +1,7 @@
-"""The formats of decoders' published rows, and what they do not state, with reasons; `encoder_format` has encoders."""
+"""The formats of published rows: decoders by topology, on CPU nodes and in a sweep; `encoder_format` has encoders.
+
+Values that a format does not state are filled in here, with the reason beside them.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -53,8 +56,9 @@ def _ranks(parallel: ParallelConfig, dp: int) -> tuple[int, str]:
 def _filling(parallel: ParallelConfig, dp: int, devices: int, factor: bool) -> tuple[int, str]:
     """Returns data parallel ranks for no more ranks than there are devices, and a remark on the change.
 
-    Some rows (gpt_contenders/12, some of a64fx_30b_scaling) state more than devices, but their TFLOPs are of the
-    devices. With `factor` the surplus must be a whole factor, else it is a ValueError.
+    Some published rows (gpt_contenders/12, some of a64fx_30b_scaling) state more data parallel ranks than devices, but
+    their TFLOPs are computed with the number of devices. So their plans use the number of devices. Raises a ValueError
+    if there are fewer ranks than devices or, with `factor`, if the surplus is not a whole factor.
     """
     ranks, stated = _ranks(parallel, dp)
     if ranks == devices:
@@ -68,7 +72,10 @@ def _filling(parallel: ParallelConfig, dp: int, devices: int, factor: bool) -> t
 def _row(
     cells: CsvRow, config: TrainConfig, dp: int, names: tuple[str, str], reference: Reference, **more: Any
 ) -> PublishedRow:
-    """Returns a row of Megatron-LM on a cluster and a system (`names`); its stages are equal parts of the layers."""
+    """Returns a row of Megatron-LM; its stages have equal numbers of layers, or equal parts of layers.
+
+    `names` are the names of cluster and system.
+    """
     work = Megatron(*from_config(config, dp))._replace(division=(), zero_stage=config.parallel.zero_stage)
     return PublishedRow(cells.text("row"), cells.text("table"), config, work, *names, reference, **more)
 

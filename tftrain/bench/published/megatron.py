@@ -85,7 +85,10 @@ def embedding(work: Workload) -> Inventory:
 
 
 def head(work: Workload) -> Inventory:
-    """Returns the inventory of the output: last norm, logits of every token, cross-entropy (if plain, in fp32)."""
+    """Returns the inventory of the output: last norm, logits of every token, and their cross-entropy.
+
+    The cross-entropy is one op in the precision of the logits, if it is fused, and plain ops in fp32 otherwise.
+    """
     tokens, item = work.rows * work.seq, work.item
     u, logits = tokens * work.model.width * item, tokens * work.model.vocab / work.tp
     v = u / work.stream_ranks

@@ -1,7 +1,8 @@
 """Agreement of the order of a table's rows, by memory and by speed, between measured and published figures.
 
-A lever that saves memory there should save it here. A pair of rows counts if its measured and its published figures
-each differ by more than runs of one row do; a run of one stage counts with its speed over the number of stages.
+A small model on another machine cannot reproduce figures, but a lever that saves memory there should save memory here.
+A pair of rows counts if its measured and its published figures each differ by more than runs of one row do. A run that
+stands for one stage of a pipeline counts with its speed divided by the number of stages.
 """
 
 import itertools

@@ -44,7 +44,10 @@ def reference_text(name: str) -> str:
 
 
 def read_file(path: str) -> tuple[list[PublishedRow], list[Problem]]:
-    """Returns the rows of a file, and problems of lines that are none; ConfigError: no known format, or no rows."""
+    """Returns the rows of a file in one of the reference formats, and the problems of lines that can't be read.
+
+    Raises a ConfigError if the file can't be read, if its columns belong to no format, or if it has no rows.
+    """
     try:
         text = Path(path).read_text(encoding="utf-8-sig")  # a spreadsheet's byte order mark is no part of a name
     except (OSError, ValueError) as error:

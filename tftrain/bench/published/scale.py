@@ -1,8 +1,10 @@
 """This machine as the host of benchmark runs, and a published workload scaled down to it, its levers with their effect.
 
-One factor holds for a whole table: it multiplies layers, width and the tokens of a batch; heads keep their size. A
-dimension shrinks only as far as the table's smallest row allows, so that rows which differ in it still differ; then
-samples become shorter. The embedding keeps its share of the weights.
+One factor holds for a whole table: it multiplies layers, width and the tokens of a batch. Heads keep their size. A
+dimension shrinks only as far as the table's smallest row allows: to one layer a part of the pipeline, a head for each
+tensor parallel rank, one sample. So rows that differ in a dimension still differ. If there cannot be fewer samples,
+they become shorter. The vocabulary shrinks with layers and width together, so that the embedding keeps its share of
+the weights.
 """
 
 import math
@@ -42,7 +44,11 @@ class LocalMachine(NamedTuple):
 
 
 def inspect(ranks: int | None, stages: bool = False) -> LocalMachine:
-    """Returns this machine's resources: a rank for each GPU, else `RANKS`, or `RANKS_OF_STAGES` with `stages`."""
+    """Returns the resources of this machine.
+
+    If `ranks` is None, there is one rank for each GPU. Without GPUs there are `RANKS`, or `RANKS_OF_STAGES` if some
+    runs have pipeline `stages`.
+    """
     free = hardware.gpu_memory_gb("free")
     if free:
         ranks = ranks or len(free)
@@ -54,7 +60,10 @@ def inspect(ranks: int | None, stages: bool = False) -> LocalMachine:
 
 
 class Scale(NamedTuple):
-    """Shares of the published sizes, `tokens` of a sample's length; a factor of 1 changes only the ranks."""
+    """Shares of the published sizes, `tokens` of a sample's length; a requested factor of 1 changes only the ranks.
+
+    The heads of every scaled row are a multiple of `heads`, so that rows of equal width stay equal.
+    """
 
     factor: float
     layers: float
@@ -83,7 +92,10 @@ def of_table(factor: float, works: Sequence[Workload], ranks: int) -> Scale:
 
 
 def choose(flag: str, rows: Sequence[PublishedRow], machine: LocalMachine) -> Scale:
-    """Returns the scale of `--scale`; auto: the largest power of 1/2 with which all rows fit and take few seconds."""
+    """Returns the scale that `--scale` asks for: full, a factor, or auto.
+
+    auto is the largest power of 1/2 with which every row of the table fits and takes a few seconds.
+    """
     works = [row.workload for row in rows]
     if flag != "auto":
         return of_table(1.0 if flag == "full" else float(flag), works, machine.ranks)
@@ -103,7 +115,10 @@ def work_fits(work: Workload, machine: LocalMachine) -> bool:
 
 
 def scaled(row: PublishedRow, scale: Scale, ranks: int) -> tuple[TrainConfig, Workload]:
-    """Returns a row at a scale, as this project runs it on at most `ranks` ranks; pipelines have equal stages."""
+    """Returns a published row at a scale, as this project runs it on at most `ranks` ranks.
+
+    A pipeline keeps its schedule, with stages of equal numbers of layers.
+    """
     work, model = row.workload, row.workload.model
     dp, tp, pp = division(work, ranks)
     chunks = work.chunks if pp > 1 else 1
@@ -142,9 +157,10 @@ def scaled(row: PublishedRow, scale: Scale, ranks: int) -> tuple[TrainConfig, Wo
 
 
 def division(work: Workload, ranks: int) -> tuple[int, int, int]:
-    """Returns data, tensor and pipeline parallel ranks for a workload on at most `ranks` ranks.
+    """Returns the numbers of data, tensor and pipeline parallel ranks for a workload on at most `ranks` ranks.
 
-    Sizes above 1 stay so if possible, first tensor parallel ranks, then stages, and their logarithms proportional.
+    Sizes above 1 in the workload stay above 1 if possible, first the tensor parallel ranks, then the stages. The ratios
+    of the sizes' logarithms stay the same.
     """
     sizes = work.dp, work.tp, work.pp
     if work.ranks <= ranks:

@@ -1,4 +1,8 @@
-"""The workloads of other software, and what its runs hold and send otherwise than this trainer's."""
+"""The workloads of other software, and what its runs hold and send otherwise than this trainer's.
+
+`megatron.py` has the inventory of Megatron-LM's decoders, which FSDP's share, and `encoder.py` the inventory of the
+encoder of the published tables.
+"""
 
 from typing import Any
 

@@ -1,7 +1,8 @@
 """The tables of published rows: each row runs scaled on this machine, beside its plan and its published figures.
 
-Rows that cannot fit are not started. Rows that scale to one run here share it. Changes are against the base row:
-measured as it ran just before and after, planned and published by their own figures.
+A row that can't fit is not started, and a row that fails reports the reason; both have planned and published figures.
+Rows that scale to the same run, for example rows that differ only in the number of nodes, share it. Changes are against
+the table's base row: measured as it ran just before and after, planned and published by their own figures.
 """
 
 import dataclasses
@@ -34,7 +35,10 @@ COLUMNS = columns(
 def measure(
     published: Sequence[PublishedRow], group: list[TableRow], config: BenchConfig, say: Say
 ) -> Iterator[RowOutcome]:
-    """Measures rows of a table with its base row, the first of `published`, even if that was not chosen."""
+    """Measures rows of a table together with its base row, even if that was not chosen.
+
+    `published` has all rows of the table, the base first; the others are the arguments of every table's `measure`.
+    """
     figures = reference(published)
     if _planned_only(group[0].group, config):
         say("planned only; name rows with --rows to run them")

@@ -1,6 +1,7 @@
 """Comparison of rows with a base row, which is measured again before every few rows and after the last one.
 
-The speed of a machine drifts within half an hour: bases before and after a row show the machine's share of a change.
+The speed of a machine drifts within half an hour. So a row is compared with the base as measured just before and just
+after it; the difference between those two measurements is the machine's share of a change.
 """
 
 import dataclasses
@@ -42,9 +43,11 @@ def in_alternation(
     every: int = EVERY,
     rounds: int = 1,
 ) -> Iterator[Compared]:
-    """Measures rows, and the base row before each `every` of them and at the end; a MeasureError stops no other row.
+    """Measures rows, and the base row before each `every` of them and at the end.
 
-    Yields a row when the base was measured after the last of its `rounds` runs, which take turns; at last the base.
+    Yields a row as soon as the base has been measured after the row's last run, and at last the base itself. Each of
+    `every` rows runs `rounds` times, alternating with the base, before the next rows. After a MeasureError the other
+    rows are still measured.
     """
     errors: dict[str, str] = {}
 
@@ -76,10 +79,12 @@ def in_alternation(
 
 
 def record(compared: Compared) -> Record:
-    """Returns a row's figures and their differences from the base; spread: that of several runs, in percent.
+    """Returns a row's figures and their differences from the base; the row must have figures.
 
-    samples_per_sec_change (percent) and peak_gb_change are against the medians of `compared.base`, base_spread
-    (percent) and base_peak_spread (GB) are its ranges; None for a single figure.
+    They are peak_gb, peak_rank, state_gb_per_rank and samples_per_sec. With several runs, `spread` is their range in
+    percent. If the base has figures, samples_per_sec_change (percent) and peak_gb_change (GB) are against the medians
+    of `compared.base`; base_spread (percent) and base_peak_spread (GB) are the ranges of the base, None for a single
+    figure. The json also has the seconds of the steps, the memory by kind, and the base's figures.
     """
     figures, base = compared.figures, compared.base
     record = dataclasses.asdict(figures)

@@ -1,4 +1,7 @@
-"""One run of `tftrain.run`, as a user starts it, in a temporary folder: flags and ranks in, its metrics.jsonl out."""
+"""One training run in processes of its own: flags and ranks in, step times, peak memory and state bytes out.
+
+The run is `tftrain.run` as a user starts it, in a temporary folder. The figures come from its metrics.jsonl.
+"""
 
 import contextlib
 import json
@@ -54,7 +57,10 @@ def measure(flags: Sequence[str], ranks: int, steps: int, seconds: float = LIMIT
 def train(
     flags: Sequence[str], ranks: int, steps: int, seconds: float = LIMIT_SECONDS, **options
 ) -> tuple[list[dict[str, Any]], str]:
-    """Trains with flags of tftrain.run; returns the rows of metrics.jsonl and the printed text, see `launch`."""
+    """Trains for some steps with `options` of `launch`; returns the rows of metrics.jsonl and the printed text.
+
+    `flags` are flags of tftrain.run, without those for its length, its log and its output.
+    """
     with tempfile.TemporaryDirectory(prefix="tftrain_bench_") as folder:
         arguments = [*QUIET, *flags, f"--max_steps={steps}", f"--output_dir={folder}/run"]
         output = launch(arguments, ranks, seconds, **options)
@@ -62,7 +68,11 @@ def train(
 
 
 def figures(rows: Sequence[dict[str, Any]], output: str, warm_up: int) -> Figures:
-    """Returns the figures of `train`, without `warm_up` and skipped steps; MeasureError: no step is left."""
+    """Returns the figures of a run from what `train` returns; the first `warm_up` steps do not count.
+
+    Skipped steps do not count either, because they do less work. Raises a MeasureError if no counted step is left, or
+    if the line on state bytes is missing.
+    """
     train = [row for row in rows if "step_time_s" in row]
     skipped = [row["skipped_steps"] for row in train]
     applied = [row for row, before, now in zip(train, [0, *skipped], skipped, strict=False) if now == before]
@@ -95,7 +105,10 @@ def launch(
     module: str = "tftrain.run",
     environ: Mapping[str, str] | None = None,
 ) -> str:
-    """Runs a module, or on several ranks of this host `tftrain.launch`; returns what all ranks print."""
+    """Runs a module, or on several ranks of this host `tftrain.launch`; returns the printed text of all ranks.
+
+    The launcher forks the ranks if there are `FORKED_FROM` or more. For time limit, variables and errors see `execute`.
+    """
     if ranks > 1:
         forked = ["--fork_ranks"] if ranks >= FORKED_FROM else []
         module, flags = "tftrain.launch", ["-np", str(ranks), *forked, *flags]
@@ -109,10 +122,17 @@ def execute(
     on_start: Callable[[int], Any] = lambda pid: None,
     on_line: Callable[[str], Any] = lambda line: None,
 ) -> list[str]:
-    """Runs a command, which ends its own processes when told to, in the repository; returns the lines that it printed.
+    """Runs a command in the repository and returns the lines that it printed.
 
-    `on_start` gets the number of the process, `on_line`, in another thread, each line. MeasureError: the exit code was
-    not 0, or it took longer than so many seconds.
+    Args:
+        command: starts a program that ends its own processes when it is told to.
+        seconds: the time limit.
+        environ: variables besides those of this process.
+        on_start: called with the number of the process.
+        on_line: called from another thread with each line as it comes.
+
+    Raises:
+        MeasureError: the exit code was not 0, or the time limit was exceeded.
     """
     lines = []
     process = subprocess.Popen(
