@@ -1,7 +1,6 @@
 """Table `ranks`: the seconds that 2 to 64 ranks on one host take to start, as programs or forked, and their memory.
 
-The memory of a rank is its proportional set size, PSS: the kernel counts a page that n processes share as 1/n for each,
-so the sum over all ranks is what they need together. (The resident set size counts such a page n times.)
+Memory is the proportional set size, PSS: a page that n processes share counts 1/n for each.
 """
 
 import contextlib

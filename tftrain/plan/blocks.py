@@ -113,10 +113,7 @@ def products_of_heads(work: Workload) -> tuple[Product, ...]:
 
 
 def products_of_block(work: Workload, joined: bool) -> tuple[Product, ...]:
-    """Returns the products of one block on one tensor parallel rank and one micro-batch.
-
-    `joined`: queries, keys and values are one product.
-    """
+    """Returns the products of a block for a micro-batch; `joined`: queries, keys and values are one product."""
     attention, feed_forward = work.model.block.attention, work.model.block.feed_forward
     tokens, t = work.rows * work.seq, work.tp
     first = (attention.query, attention.key, attention.value)

@@ -1,7 +1,4 @@
-"""The plan as one page of HTML: memory and time by kind, what each lever changes, and the frontier of all layouts.
-
-Every term is explained where it stands.
-"""
+"""The plan as one page of HTML: memory and time by kind, what each lever changes, and the frontier of all layouts."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -143,13 +143,10 @@ def _softmax(sizes: dict[str, int], causal: bool) -> Op:
 
 
 def elementwise_case(op: str, dtype: str, sizes: dict[str, int], working_set: float) -> Case:
-    """Returns the case of an op that is not an optimizer, with random inputs.
+    """Returns the case of an op of `traffic.TRAFFIC`, with random inputs in fp32, bf16 or fp16.
 
-    Args:
-        op: a key of `traffic.TRAFFIC`.
-        dtype: fp32, bf16 or fp16, for the tensors and for biases and norm parameters.
-        sizes: hidden, heads and seq of the model.
-        working_set: the least number of bytes that forward must move; the batch follows from it.
+    `sizes` has hidden, heads and seq of the model. Forward must move at least `working_set` bytes; the batch follows
+    from that.
     """
     shape = [sizes["seq"], (4 if op.startswith(("bias_gelu", "geglu", "swiglu")) else 1) * sizes["hidden"]]
     if op.startswith("attention_softmax"):

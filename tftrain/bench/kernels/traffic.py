@@ -19,13 +19,10 @@ class Moved(NamedTuple):
     triangles: int = 0  # tensors of which only the keys up to each query count
 
     def bytes(self, batch: int, elements: int, columns: int, item: int) -> int:
-        """Returns the bytes that a pass moves.
+        """Returns the bytes that a pass over `batch` samples moves.
 
-        Args:
-            batch: samples.
-            elements: elements of one sample's largest tensor.
-            columns: size of the last axis; biases and norm parameters have as many elements.
-            item: bytes of an element.
+        `elements` is the size of one sample's largest tensor, `columns` the size of its last axis. Biases and norm
+        parameters have `columns` elements. `item` is the bytes of an element.
         """
         rows = batch * elements // columns
         return (

@@ -41,8 +41,8 @@ def build(settings: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
     """Opens the prepared text as `tftrain.run` does; settings hold data_dir and task.
 
     Returns a function that takes a folder and writes the batches of packed and of padded rows into it. The function
-    returns `packed` and `padded`, the two files with their number of batches and their tokens without padding, and
-    `examples_per_row`, the mean of all packed rows of the text.
+    returns for each of `packed` and `padded` the file, the rows of a batch and the tokens of each batch without
+    padding; and `examples_per_row`, the mean of all packed rows of the text.
     """
     from tftrain.config.data import DataConfig
     from tftrain.config.model import ModelConfig

@@ -1,7 +1,4 @@
-"""tftrain's own training step, as `tftrain.run` makes it from its flags, on batches that stay the same.
-
-Table `peers` measures it in a process that runs this module.
-"""
+"""tftrain's own step for table `peers`, as `tftrain.run` makes it from its flags, on batches that stay the same."""
 
 import shlex
 from collections.abc import Callable

@@ -171,10 +171,7 @@ def held_out_errors(
     fitted: Fit,
     groups: Sequence[Hashable],
 ) -> np.ndarray:
-    """Returns each row's error under constants fitted to the rows of other groups, with the slopes of the whole fit.
-
-    The group of a row is its table, or a random fold. For the other arguments, see `fit`.
-    """
+    """Returns each row's error under constants fitted to the rows of other groups (tables or folds)."""
     start, ceiling, held_out = _start(fitted.keys), _ceiling(fitted.keys), np.array(fitted.errors)
     for group in dict.fromkeys(groups):
         left = np.array([of_row == group for of_row in groups])

@@ -48,10 +48,7 @@ def _error(planned: float, published: float | None) -> float | None:
 
 
 def plan_all(rows: Sequence[PublishedRow]) -> list[Planned]:
-    """Plans rows.
-
-    If a table does not state model and device, its plans are scaled so that the first row has no error.
-    """
+    """Plans rows; a table without a stated model and device is scaled so that its first row has no error."""
     plans: list[Planned] = []
     scales: dict[str, tuple[float, float]] = {}
     for row in rows:

@@ -1,8 +1,4 @@
-"""The format of the encoder's published rows: sizes in columns, levers as flags of tftrain.
-
-A row is a configuration, and its workload follows from that. Values that the format does not state are filled in here,
-with the reason beside them.
-"""
+"""The encoder's published rows: sizes in columns, levers as flags of tftrain; what is not stated is filled in here."""
 
 import re
 from typing import Any

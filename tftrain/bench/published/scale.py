@@ -160,7 +160,7 @@ def division(work: Workload, ranks: int) -> tuple[int, int, int]:
     """Returns the numbers of data, tensor and pipeline parallel ranks for a workload on at most `ranks` ranks.
 
     Sizes above 1 in the workload stay above 1 if possible, first the tensor parallel ranks, then the stages. The ratios
-    of the sizes' logarithms stay the same.
+    of the sizes' logarithms stay about the same.
     """
     sizes = work.dp, work.tp, work.pp
     if work.ranks <= ranks:

@@ -1,8 +1,4 @@
-"""The workloads of other software, and what its runs hold and send otherwise than this trainer's.
-
-`megatron.py` has the inventory of Megatron-LM's decoders, which FSDP's share, and `encoder.py` the inventory of the
-encoder of the published tables.
-"""
+"""The workloads of other software, and what its runs hold and send otherwise than this trainer's."""
 
 from typing import Any
 

@@ -35,10 +35,7 @@ COLUMNS = columns(
 def measure(
     published: Sequence[PublishedRow], group: list[TableRow], config: BenchConfig, say: Say
 ) -> Iterator[RowOutcome]:
-    """Measures rows of a table together with its base row, even if that was not chosen.
-
-    `published` has all rows of the table, the base first; the others are the arguments of every table's `measure`.
-    """
+    """Measures rows of a table with its base row, the first of `published`, even if that was not chosen."""
     figures = reference(published)
     if _planned_only(group[0].group, config):
         say("planned only; name rows with --rows to run them")

@@ -1,7 +1,4 @@
-"""One training run in processes of its own: flags and ranks in, step times, peak memory and state bytes out.
-
-The run is `tftrain.run` as a user starts it, in a temporary folder. The figures come from its metrics.jsonl.
-"""
+"""One run of `tftrain.run`, as a user starts it, in a temporary folder: flags and ranks in, its metrics.jsonl out."""
 
 import contextlib
 import json
