@@ -2,13 +2,15 @@
 
 Five things change from run to run without it:
 
-- TensorFlow's ops that add by atomic operations on a GPU, as gradients of biases and looked-up rows. With op
-  determinism, they take a deterministic form, or are errors if they have none.
+- TensorFlow's ops that add by atomic operations on a GPU: the gradients of biases and of looked-up rows. With op
+  determinism, TensorFlow takes a deterministic form, or raises an error if an op has none.
 - XLA's scatters, which are atomic too, and the algorithms of matrix products, which XLA chooses by timing them.
-- Horovod's buffer of the tensors that happen to be ready at the same time. A ring adds each part of it in an order of
-  its own: with three ranks or more, an element's place decides its bits.
+- Horovod sums the tensors that happen to be ready at the same time in one buffer. A ring partitions that buffer among
+  the ranks, and each shard is added in an order of its own: with three ranks or more, an element's position decides its
+  bits.
 - NCCL may choose an algorithm in which a switch adds.
-- Flash attention's atomic sums of the gradients of 16-bit queries on a GPU; with op determinism there are none.
+- Flash attention adds up the gradients of 16-bit queries by atomic operations on a GPU. With op determinism it does
+  not.
 
 The other fused ops have no atomic operations, and random numbers depend on seed, step and sample alone.
 """
@@ -47,7 +49,10 @@ def enable() -> None:
 
 
 def error_of_op(error: BaseException) -> RunError | None:
-    """Returns what to do if an op of TensorFlow or XLA has no deterministic form; None for another error."""
+    """Returns an error that says what to do if an op has no deterministic form; None if `error` has another reason.
+
+    `error` comes from TensorFlow or XLA, in a run with `--deterministic`.
+    """
     for line in str(error).splitlines():
         if "eterminis" in line:
             return RunError(

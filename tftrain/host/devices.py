@@ -7,7 +7,10 @@ from pathlib import Path
 
 
 def unused_gpu(environ: Mapping[str, str], root: Path = Path("/")) -> str:
-    """Returns a line if this host has an NVIDIA GPU that TensorFlow does not find and nobody hides, else ""."""
+    """Returns a line for the log if this host has an NVIDIA GPU that TensorFlow does not find, else "".
+
+    It is "" too if CUDA_VISIBLE_DEVICES hides the GPUs on purpose. `root` is the folder of /dev and /proc.
+    """
     if environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1") or gpus():
         return ""
     device_files = [*sorted(root.glob("dev/nvidia[0-9]*")), *sorted(root.glob("proc/driver/nvidia/gpus/*"))]
@@ -47,7 +50,11 @@ def device_name() -> str:
 
 
 def peak_memory_gb() -> float:
-    """Returns the peak of this process so far in GB of 1e9 bytes: TensorFlow's allocator's on a GPU, else resident."""
+    """Returns the largest memory use of this process so far, in GB of 1e9 bytes.
+
+    On a GPU it is the peak of TensorFlow's allocator, else the peak resident set from /proc/self/status. `getrusage`
+    would start with the peak of the parent process.
+    """
     if has_gpu():
         import tensorflow as tf
 

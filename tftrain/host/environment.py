@@ -39,7 +39,10 @@ def host_name(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def route_to(address: str, port: int, seconds: float) -> tuple[str, dict[str, list[str]]]:
-    """Returns this host's IPv4 address towards a server, and its interfaces'; OSError: no answer in `seconds`."""
+    """Returns this host's IPv4 address on the route to a server, and the addresses of each of its interfaces with one.
+
+    Raises an OSError if the server does not answer within so many seconds.
+    """
     import psutil
 
     with socket.create_connection((address, port), seconds) as connection:

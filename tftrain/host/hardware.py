@@ -51,7 +51,11 @@ def _nvidia_smi(field: str) -> list[str]:
 
 
 def host_memory_gb() -> float:
-    """Returns GB of 1e9 bytes that this process may use with its host's others: the host's, or a control group's."""
+    """Returns the memory that this process and the other processes of its host may use, in GB of 1e9 bytes.
+
+    It is the host's memory, or the least limit of the process's control group and of the groups above it (cgroup v2 or
+    v1), as containers, Slurm and systemd set them.
+    """
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for folder in control_groups("memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
@@ -61,7 +65,10 @@ def host_memory_gb() -> float:
 
 
 def cores() -> int:
-    """Returns the cores that this process may use, as bound or as its control groups allow, rounded up."""
+    """Returns the cores that this process may use: those it is bound to, or fewer if control groups give it less time.
+
+    A quota of 2.5 cores counts as 3.
+    """
     return math.ceil(min(len(os.sched_getaffinity(0)), core_quota()))
 
 
@@ -99,7 +106,10 @@ def tight_limits() -> list[str]:
 
 
 def control_groups(controller: str, proc: Path = Path("/proc/self")) -> Iterator[Path]:
-    """Yields the folders of this process's control groups, of v2 and of a controller of v1, up to the root."""
+    """Yields the folders of this process's control groups, of v2 and of a controller of v1, each up to the root.
+
+    In a container, the folders above its own that it does not see are left out.
+    """
     with contextlib.suppress(OSError, ValueError):
         groups = {}
         for line in (proc / "cgroup").read_text().splitlines():

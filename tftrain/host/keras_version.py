@@ -4,7 +4,10 @@ import os
 
 
 def require_keras_2(remedy: str) -> None:
-    """Loads TensorFlow with Keras 2; ImportError, with the user's `remedy`: this process already has Keras 3."""
+    """Loads TensorFlow with Keras 2.
+
+    Raises an ImportError if this process already has Keras 3. `remedy` says in the message what a user must do first.
+    """
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf

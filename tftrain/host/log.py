@@ -1,12 +1,16 @@
 """The log: the standard `logging`, and which rank's lines go where.
 
-Modules log with `logging.getLogger(__name__)` and know nothing of ranks; a program calls `configure` once it knows its
-rank. Lines below WARNING come from the chief alone and go to stdout as they are; others come from every rank and go to
-stderr as `PROGRAM: rank N: message`, with several hosts as `PROGRAM: rank N on HOST: message`. Every line is flushed at
-once, because a rank may end by `os._exit`.
+Modules log with `logging.getLogger(__name__)` and know nothing of ranks. A program calls `configure` once it knows its
+rank. Then:
 
-A line that can't be written is dropped, with a warning for the first: a full disk under standard output, or a reader
-that has gone, is no reason to end hours of training, whose files have all figures.
+- lines below WARNING come from the chief alone and go to stdout as they are;
+- WARNING and above come from every rank and go to stderr as `PROGRAM: rank N: message`, with several hosts as
+  `PROGRAM: rank N on HOST: message`.
+
+Every line is flushed at once, because a rank may end by `os._exit`.
+
+A line that can't be written is dropped: a full disk under standard output, or a reader that has gone, is no reason to
+end hours of training, whose files have all figures. The first such line gives a warning on standard error.
 """
 
 import contextlib
@@ -77,9 +81,10 @@ def configure(
 
     Args:
         rank: 0 is the chief; None for a program without ranks, whose warnings name none.
-        level, program: the least important of LEVELS to show; the name at the beginning of warnings and errors.
+        level: the least important level that is shown, one of LEVELS.
+        program: the name at the beginning of warnings and errors.
         stream: where lines below WARNING go: stdout, or stderr if the program's result goes to stdout.
-        host: of the rank, for warnings and errors; "" if all ranks share one.
+        host: the rank's host, for warnings and errors; "" if all ranks share one.
     """
     closed = replace_closed_streams()
     for stream_of_process in (sys.stdout, sys.stderr):
@@ -108,9 +113,10 @@ def lines_are_lost() -> bool:
 
 
 def replace_closed_streams() -> list[str]:
-    """Gives standard streams that were closed at the start, None in Python, to the null device; returns their names.
+    """Gives standard streams that were closed when the process started to the null device, and returns their names.
 
-    Else the next file that is opened gets such a number, and libraries that print would write into that file.
+    Python has None in the place of such a stream, and the next file that is opened gets its number. Libraries that
+    print would then write into that file.
     """
     closed = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name) is None]
     if closed:
@@ -125,7 +131,8 @@ def replace_closed_streams() -> list[str]:
 def detach(name: str) -> int:
     """Directs a standard stream that can't be written to, stdout or stderr, to the null device.
 
-    What is in its buffer would fail again. Returns a descriptor of its former file, or of the null device without one.
+    What is left in its buffer would fail again at the end of the process, and so would a library that prints. Returns a
+    descriptor of the stream's former file; if it had none, of the null device.
     """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
@@ -141,7 +148,10 @@ def detach(name: str) -> int:
 
 @contextlib.contextmanager
 def native_log_on_failure() -> Iterator[None]:
-    """Shows what TensorFlow greets with on standard error inside a `with` statement only if that fails."""
+    """Shows what is written to standard error inside a `with` statement only if that fails.
+
+    Parts of TensorFlow greet there at every call, whatever TF_CPP_MIN_LOG_LEVEL says.
+    """
     sys.stderr.flush()
     before = os.dup(2)
     with open(os.memfd_create("standard error"), "w+b") as held_back:
@@ -161,7 +171,10 @@ def native_log_on_failure() -> Iterator[None]:
 
 @contextlib.contextmanager
 def loading() -> Iterator[None]:
-    """Imports TensorFlow inside a `with` statement: silent unless it fails, and faster without garbage collection."""
+    """Imports TensorFlow inside a `with` statement: silent unless it fails, and without the garbage collector.
+
+    Imports leave next to no garbage, and the collector would take a fifth of their time to look for it.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:

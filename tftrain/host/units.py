@@ -1,6 +1,7 @@
 """Units of memory, and number formats by the names that flags give them.
 
-GB are 1e9 bytes everywhere. Tools that count GiB and call them GB are converted where their figures are read.
+GB are 1e9 bytes everywhere, in flags, files and everything that is printed. Other tools (`nvidia-smi`, PyTorch, most
+data sheets) count GiB and call them GB; their figures are converted where they are read.
 """
 
 GB = 10**9

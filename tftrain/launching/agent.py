@@ -1,12 +1,18 @@
-"""The launcher's agent on one host, a child of the launcher or behind ssh, which starts and ends the ranks there.
+"""The launcher's agent on one host: `python -m tftrain.launching.agent`, which starts and ends the ranks of the host.
 
-It reads messages from standard input and answers on standard output: it gets the launcher's address, connects to it and
-answers with the network interface of that connection; it gets the command and each rank's environment, and starts them,
-or lets a server fork them (`forking.py`); it gets signals for them, and sends what they print, and their exit codes.
+The agent reads messages from standard input and writes messages to standard output, so it works the same as a child of
+the launcher and behind ssh:
 
-At the end of the input, or if the launcher's host has not answered for a minute, it ends the ranks: with SIGTERM, which
-lets them save, later with SIGKILL. Each rank has a session of its own, so that a terminal's Ctrl-C reaches only the
-launcher; and it gets SIGTERM from the kernel if the agent is killed.
+1. The launcher sends its address. The agent connects to it and answers with the network interface of that connection.
+2. The launcher sends the command and the environment of each rank. The agent starts the ranks, or lets a server fork
+   them (`forking.py`).
+3. The launcher sends signals for the ranks. The agent sends what the ranks print, and the exit code of each rank that
+   ends.
+
+The end of the input means that the launcher has ended. Then the agent ends the ranks with SIGTERM, which lets them
+save, and later with SIGKILL. It does the same if the launcher's host has not answered for a minute. Each rank has a
+session of its own, so that a terminal's Ctrl-C reaches only the launcher. The kernel sends it SIGTERM if the agent is
+killed.
 """
 
 import contextlib
@@ -194,9 +200,10 @@ def check_memory(needed: float) -> None:
 
 
 def on_silence(address: str, port: int, act: Callable[[], None]) -> None:
-    """Calls a function, in another thread, if a host stops to answer; an OSError if it does not connect at all.
+    """Calls a function, in another thread, if a host stops to answer.
 
-    The kernels of both hosts send and answer keepalives, so a launcher that is stopped (SIGSTOP) still answers.
+    The kernels of both hosts send and answer keepalives, so a launcher that is stopped (SIGSTOP) still answers. The
+    function is not called if the host closes the connection. Raises an OSError if there is no connection at all.
     """
     connection = socket.create_connection((address, port), CONNECT_SECONDS)
     connection.settimeout(None)
@@ -215,9 +222,10 @@ def on_silence(address: str, port: int, act: Callable[[], None]) -> None:
 
 
 def interface(address: str, port: int, allowed: Sequence[str]) -> str:
-    """Returns the network interface for the ranks: the first allowed one here, or that towards the launcher.
+    """Returns the network interface for the ranks of this host: the first of the allowed ones that it has.
 
-    Raises an OSError if the launcher can't be reached, and a LookupError if the host has none of the interfaces.
+    If none is given, it is the interface by which this host reaches the launcher, which listens at this address. Raises
+    an OSError if the launcher can't be reached, and a LookupError if the host has none of the interfaces.
     """
     try:
         source, present = route_to(address, port, CONNECT_SECONDS)

@@ -57,7 +57,10 @@ _ELASTIC = ("--min-np", "--max-np", "--host-discovery-script", "--blacklist-cool
 
 
 def split(args: Sequence[str]) -> tuple[list[str], list[str], list[Problem]]:
-    """Separates the arguments of `tftrain.launch`: own options, as `--field=value`, flags of the run, problems."""
+    """Separates the arguments of `tftrain.launch`: its own options and the flags of `tftrain.run`, in any order.
+
+    Returns the options as `--field=value`, the flags of `tftrain.run`, and the problems of the command line's form.
+    """
     options, flags, problems = [], [], []
     waiting = list(args)
     while waiting:

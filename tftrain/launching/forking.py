@@ -1,14 +1,15 @@
 """Forks the ranks of one host from one process that has loaded their modules: `fork_ranks` in it, `start` in the agent.
 
-The ranks share that work, and the memory pages that it has filled until a rank writes to one. The server forks each
-rank and ends; the agent adopts them, with exit code, session and death signal, as if it had started them.
+The ranks share that work, and the memory pages that it has filled until a rank writes to one. The agent starts the
+server, which imports and then forks each rank; the agent adopts the ranks, and the server ends. From then on the agent
+treats them as processes that it has started itself: they have an exit code, a session and the agent's death signal.
 
-A fork copies only the thread that calls it, and a lock that another thread holds stays locked for ever. So the server
-only imports: no session, no Horovod, no device. It refuses to fork if an import has started a thread (jemalloc's stops
-for a fork) or opened a GPU.
+A fork copies only the thread that calls it. A lock that another thread holds at that moment stays locked in the rank
+for ever. So the server only imports; it starts no session, no Horovod and no device, and refuses to fork if an import
+has started a thread or opened a GPU. (jemalloc, which TensorFlow's wheel may contain, stops its own thread for a fork.)
 
-In forked ranks, variables that an import reads are equal on all ranks of a host, NumPy's libraries use one thread, and
-the hashes of strings have the same seed.
+A forked rank differs from a fresh process in three ways. Environment variables that are read by an import have the same
+value on all ranks of a host. NumPy's libraries use one thread. The hashes of strings have the same seed.
 """
 
 import contextlib
@@ -59,9 +60,12 @@ def start(
 ) -> list[ForkedRank]:
     """Starts a server, a program that calls `fork_ranks`, and adopts the ranks; call it in the main thread.
 
-    All ranks have the variables `environ`, and each its own, and descriptors for standard output and error. The server
-    ends when the other end of the descriptor `launcher` is closed. Raises an OSError if it can't be started, and a
-    ForkError if it did not fork all ranks; those that it did are killed.
+    All ranks have the variables `environ`, and each its own. `outputs` has the file descriptors for standard output and
+    error of each rank. The server is ended when the other end of the descriptor `launcher` is closed.
+
+    Raises:
+        OSError: the server can't be started.
+        ForkError: it did not fork all ranks; those that it did fork are killed.
     """
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     ranks = [{"environ": dict(own), "outputs": list(files)} for own, files in zip(rank_environs, outputs, strict=True)]
@@ -111,7 +115,10 @@ def _answer(process: subprocess.Popen, launcher: int) -> bytes:
 
 
 def fork_ranks(run: Callable[[], int]) -> None:
-    """Forks the ranks that `start` requests, which end as `run` returns, and ends this process; first import all."""
+    """Forks the ranks that `start` requests, each of which ends with what `run` returns, and ends this process.
+
+    Call it when all imports are done.
+    """
     request = json.loads(sys.stdin.buffer.read())
     check_can_fork()
     answers = os.dup(1)

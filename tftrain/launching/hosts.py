@@ -77,7 +77,10 @@ def assign(config: LaunchConfig) -> list[Host]:
 def variables(
     host: Host, environ: Mapping[str, str], network: Mapping[str, object], config: LaunchConfig
 ) -> dict[str, str]:
-    """Returns the variables of a host's ranks: the launcher's, elsewhere those that `travels`, and Horovod's."""
+    """Returns the environment variables that all ranks of a host have.
+
+    They are the launcher's, on other hosts only those that `travels` chooses, and Horovod's for the network.
+    """
     chosen_interfaces, passed = config.network_interfaces, dict(environ)
     if not host.is_local:
         passed = {name: value for name, value in environ.items() if travels(name, value, config.pass_env)}

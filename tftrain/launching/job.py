@@ -61,8 +61,10 @@ def run(
 ) -> int | None:
     """Runs a command as ranks on the hosts and returns the exit code of the job; call it in the main thread.
 
-    `fork_server` is a program that forks the ranks of a host, each as `command` (see `forking`); None to start each.
-    With `layouts`, None says to start again with another one. LaunchError: a host does not answer, or no agent starts.
+    `fork_server` is a program that forks the ranks of a host, each as `command` (see `forking`); None to start each
+    rank. With `layouts`, None is returned if the run is to be started again with another layout.
+
+    Raises a LaunchError if a host does not answer, or if its agent can't start.
     """
     # A shell starts background jobs with SIGINT ignored; the launcher listens to it all the same.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

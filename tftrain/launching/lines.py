@@ -1,7 +1,7 @@
 """Passes on the output of a rank in whole lines, so that the lines of several ranks do not mix.
 
-If the launcher prints to a terminal, the rank has one of the same size and draws its progress bar: a line without an
-end, which is passed on after a moment without more output.
+If the launcher prints to a terminal, the rank gets a terminal of the same size, so that it draws its progress bar. A
+bar is a line without an end, which is passed on after a moment without more output.
 """
 
 import fcntl

@@ -26,7 +26,10 @@ def check(hosts: Sequence[Host]) -> None:
 
 
 def cluster_of(config: LaunchConfig, hosts: Sequence[Host], machine_file: str) -> Cluster:
-    """Returns a job's hosts as a cluster of ranks, measured now if they were not; ConfigError: one is unknown."""
+    """Returns the hosts of a job as a cluster whose devices are the ranks; measures this host if no file has that yet.
+
+    Raises a ConfigError if the GPU, the link or what `--cluster` names is unknown, or the file can't be written.
+    """
     ranks, path = len(hosts[0].slots), Path(machine_file)
     if config.cluster is not None:
         cluster = machine.named(config.cluster, path)

@@ -1,6 +1,7 @@
 """Messages between the launcher and its agents: JSON text sequences (RFC 7464).
 
-Each is one line, a record separator before a JSON object; lines that login scripts print have no separator.
+Each message is one line, a record separator before a JSON object. The login scripts of a host may print lines of their
+own before the agent starts. They are told apart because they have no separator.
 """
 
 import json

@@ -33,8 +33,9 @@ class Ended(NamedTuple):
 def exit_code(ended: Iterable[Ended], stop_requested: bool) -> int:
     """Returns the exit code of a job, given all ranks in the order in which they ended.
 
-    It is that of the first rank that failed for a reason of its own, else PEER_ENDED if a host is lost, else, if the
-    launcher had to end some ranks, NOT_SAVED after a signal that it has passed on, and STALLED otherwise.
+    It is the code of the first rank that failed for a reason of its own. If no rank has such a reason, it is PEER_ENDED
+    if a host is lost. Otherwise, if the launcher had to end some ranks, it is NOT_SAVED after a signal that it has
+    passed on, and STALLED without one.
     """
     ended = list(ended)
     failed = [rank.code for rank in ended if not rank.by_launcher and rank.code != ExitCode.DONE]
@@ -49,7 +50,10 @@ def exit_code(ended: Iterable[Ended], stop_requested: bool) -> int:
 
 
 def last_line(code: int, ended: Mapping[int, Ended], hosts: Mapping[int, str]) -> str:
-    """Returns why a job ended, where, and what to do; "" if done or stopped; `ended` is in the order of the ends."""
+    """Returns the line that says why a job has ended, where, and what to do; "" if it is done or was stopped.
+
+    `ended` has all ranks by number, in the order in which they ended. `hosts` has the name of each rank's host.
+    """
     if code in (ExitCode.DONE, ExitCode.STOPPED):
         return ""
     ended_so = [rank for rank, end in ended.items() if end.code == code and not (end.by_launcher or end.is_lost)]

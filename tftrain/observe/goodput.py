@@ -1,8 +1,9 @@
 """Goodput: the share of a run's hours that went into steps which count, over all starts of the run.
 
-OUTPUT_DIR/goodput.json has an entry for each start, as of at most `SECONDS` before it ended; a rollback is a start too.
-Steps after the last checkpoint of a killed start are "repeated", and the time between two starts is "down", so that all
-kinds add up to the time since the first start.
+OUTPUT_DIR/goodput.json has an entry for each start, as of at most `SECONDS` before it ended. A rollback is a start,
+too. If a start was killed, the next one repeats the steps after the last checkpoint: their seconds are "repeated". The
+time from the end of a start to the beginning of the next is "down". So all kinds add up to the time since the run was
+first started.
 """
 
 import logging
@@ -45,7 +46,10 @@ class Start(msgspec.Struct):
 
 
 def read(output_dir: str | Path) -> list[Start]:
-    """Returns the starts of a run, oldest first; none without a file. OSError; ValueError: it is damaged, and named."""
+    """Returns the starts of a run, oldest first; none if there is no file.
+
+    Raises an OSError if the file can't be read, and a ValueError that names the file if it is damaged.
+    """
     path = Path(output_dir) / NAME
     try:
         return msgspec.json.decode(path.read_bytes(), type=list[Start])

@@ -1,6 +1,6 @@
 """Watches loss and gradient norm of every step: non-finite values end the run, unusual values are spikes.
 
-Each step is checked one step later, while the device already runs the next.
+It checks each step one step later, so the device is already running the next step while the host waits for the values.
 """
 
 import logging
@@ -28,8 +28,9 @@ NOTHING_PREDICTED = f"no token of the held-out split is predicted, so there is n
 class Health:
     """Watches the steps of a run.
 
-    `problem` says what was not finite in the last checked step: its weights, though finite, may be spoiled and are not
-    saved. `spike` is the first step for which the run is to go back. None: there is none.
+    `problem` says what was not finite in the last step that was checked; None if all was. Weights that gave such a loss
+    may be spoiled although they are finite, so they are not saved as a checkpoint. `spike` is the first step that was a
+    spike, if the run is to go back for it, else None.
     """
 
     def __init__(
@@ -43,8 +44,13 @@ class Health:
     ):
         """Begins before the first step.
 
-        `mean_values` are those of the task from its sums, `culprit_name` says what a step's `culprit` was, `on_spike`
-        is called with each unusual step, and the state of `monitor` is a part of checkpoints.
+        Args:
+            settings: the limits, with max_nan_steps and on_spike.
+            mesh: the ranks.
+            mean_values: returns the means of the task from its sums.
+            culprit_name: says what was not finite, given a step's `culprit`.
+            on_spike: called with each unusual step.
+            monitor: the statistics of loss and gradient norm, which checkpoints contain.
         """
         self._settings, self._mean_values, self._has_warned = settings, mean_values, False
         self._culprit_name, self._on_spike = culprit_name, on_spike
@@ -70,7 +76,10 @@ class Health:
         return self.spike is not None
 
     def observe(self, step: int, info: StepInfo, at_once: bool) -> None:
-        """Queues a step and checks the one before, or both; NotFiniteError on all ranks: `max_nan_steps` in a row."""
+        """Queues a step and checks the one before it; with `at_once`, waits for this step and checks it too.
+
+        Raises a NotFiniteError, on every rank at the same step, if `max_nan_steps` consecutive steps were not finite.
+        """
         if self._waiting and info.before is not None:
             before, waiting = self._waiting.pop()
             self._waiting.append((before, waiting.read(info.before.numpy())))

@@ -1,6 +1,7 @@
-"""The memory of a rank by kind: state by its variables, gradients and their sums by the planner's formulas.
+"""The memory of a rank by kind.
 
-The peak is measured, and the rest of it is activations and temporaries, so that the kinds add up to the peak.
+The bytes of the state are those of its variables. The bytes of gradients and their sums come from the planner's
+formulas. The peak is measured. The rest of the peak is activations and temporaries, so the kinds add up to the peak.
 """
 
 import ctypes
@@ -85,7 +86,13 @@ def breakdown(baseline: int, peak: int, lasting: Mapping[str, int], transient: M
     """Returns bytes of each of `KINDS`, whose sum is `peak`; `activations` (and temporaries) are the rest.
 
     If the rest is negative, the transient kinds did not exist at the same time, or used memory that was free before the
-    model was built. Then they are reduced until the sum is `peak`, and last the baseline from before that.
+    model was built. Then the transient kinds are reduced until the sum is `peak`, and the baseline last.
+
+    Args:
+        baseline: bytes held before the model was built: interpreter, TensorFlow and libraries.
+        peak: most bytes held so far.
+        lasting: bytes of `STATE`, and of its copy for checkpoints.
+        transient: bytes of `TRANSIENT`, which every step allocates and frees.
     """
     sizes = {"baseline": baseline, **dict.fromkeys((*STATE, "checkpoint_copy"), 0), **lasting, **transient}
     left = peak - sum(sizes.values())
@@ -99,7 +106,12 @@ def breakdown(baseline: int, peak: int, lasting: Mapping[str, int], transient: M
 def report(run: Run, step: int, baseline: int, copy_bytes: int, planned: Mapping[str, int]) -> rows.MemoryRow:
     """Returns the memory of the rank with the highest peak, the same on all; every rank must call it.
 
-    All numbers are bytes: before the model was built, of the state's copy for checkpoints on the host, planned by kind.
+    Args:
+        run: its ranks, model and optimizer.
+        step: updates so far.
+        baseline: bytes that this process held before the model was built.
+        copy_bytes: host memory for a copy of the state for checkpoints.
+        planned: bytes of each of `KINDS`, of which those in `TRANSIENT` count.
     """
     lasting = state_bytes(_weights(run), run.optimizer.state)
     if not devices.has_gpu():  # A device's memory holds no copy.
@@ -123,7 +135,10 @@ def table(row: rows.MemoryRow, planned: rows.PlannedRow, ranks: int) -> str:
 
 
 def state_line(run: Run) -> str:
-    """Returns the bytes of the state on each rank, and of its sharded part; every rank must call it."""
+    """Returns a line with the bytes that the state takes on each rank; every rank must call it.
+
+    If master weights and moments are sharded, a second line gives their bytes on each rank, and an even share of them.
+    """
     model = run.task.model
     state = state_bytes(_weights(run), run.optimizer.state)
     world, data_ranks = run.mesh.world, run.mesh.split.size

@@ -1,4 +1,7 @@
-"""What the chief reports of a run, the same rows: metrics.jsonl for programs, TensorBoard events, lines of the log."""
+"""What a run reports: metrics.jsonl for programs, TensorBoard events for browsers, lines of the log for people.
+
+All of them show the same rows. Only the chief writes.
+"""
 
 import contextlib
 import itertools
@@ -32,9 +35,10 @@ _SECTION = re.compile(r"^(eval|memory|planned|spike|rollback)_")
 
 
 def read_rows(path: str | Path) -> list[dict[str, Any]]:
-    """Returns the rows of metrics.jsonl, with None where a number was not finite, without a last line that was cut off.
+    """Returns the rows of metrics.jsonl, one dict a line, with None where a number was not finite.
 
-    Raises an OSError, or a ValueError with file and number of another line that is not a JSON object with a step.
+    An incomplete last line is skipped: its writer was stopped while writing it. Raises an OSError if the file can't be
+    read, and a ValueError that names file and line if another line is not a JSON object with a step.
     """
     good, damaged = read_good_rows(path)
     if damaged:
@@ -78,8 +82,9 @@ def append(path: Path, text: str) -> None:
 class MetricsWriter:
     """Writes rows to OUTPUT_DIR/metrics.jsonl, OUTPUT_DIR/tensorboard and the log.
 
-    OUTPUT_DIR/log.txt always gets the whole, Megatron-style line. A row that a file can't take, for example because the
-    disk is full, is lost, and the run goes on; the first of each file gives a warning.
+    The log gets the line that `log_format` asks for; OUTPUT_DIR/log.txt always gets the whole, Megatron-style line. A
+    row that a file can't take, for example because the disk is full, is lost, and the run goes on. The first such row
+    of each file gives a warning.
     """
 
     def __init__(
@@ -91,7 +96,11 @@ class MetricsWriter:
         send: Callable[[int, Mapping[str, float]], None] | None = None,
         tensorboard: bool = True,
     ):
-        """Prepares to append to the files; `send` gets each row's step and values too, named as in TensorBoard."""
+        """Prepares to append to the files; `output_dir` is created if missing.
+
+        `log_format` is short or megatron. If stdout is a terminal, a progress bar stands under the lines of the log.
+        `send` gets the step and the values of each row too, with the names that TensorBoard shows.
+        """
         folder = Path(output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         self.path, self.max_steps, self._means = folder / "metrics.jsonl", max_steps, means
@@ -108,7 +117,9 @@ class MetricsWriter:
     def truncate_after(self, step: int, rollbacks: int = 0) -> None:
         """Removes the rows after the step that a run continues from, in metrics.jsonl and in TensorBoard; 0: all rows.
 
-        Those of its first `rollbacks` rollbacks stay. The file is replaced as a whole; a damaged one is kept aside.
+        Rows that report a rollback stay for the first `rollbacks` ones only: the checkpoint may be older than the
+        others. The file is replaced as a whole, so a crash leaves the old one or the new one. If lines of it are
+        damaged, the old file is kept under another name.
         """
         restart = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._add_event(event_pb2.Event(wall_time=time.time(), step=step + 1, session_log=restart))

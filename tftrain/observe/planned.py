@@ -33,7 +33,10 @@ def plan_step(run: Run, samples: int) -> StepPlan:
 
 
 def timeline_of(run: Run, samples: int) -> tuple[list[timeline.Moment], float]:
-    """Returns the planned memory over an update without a pipeline, and the peak; another device may give the times."""
+    """Returns the planned memory over an update of `samples` samples, if there is no pipeline, and the planned peak.
+
+    If the device is not known, the times are those of another device, as their proportions are about the same.
+    """
     work, device = workload_of(run, samples), _device_of(run)[0] or UNKNOWN
     constants = of_trainer(devices.has_gpu(), device.card)
     return timeline.of_step(work, device, constants) if work.pp == 1 else [], memory.estimate(work, constants).total

@@ -16,7 +16,10 @@ NAMES = ("predictions.jsonl", "confusion_matrix.png")
 
 
 def write(output_dir: str, scorer: Scorer, outputs: np.ndarray) -> None:
-    """Writes the predictions, JSON lines, and the picture of a task with classes; a failure gives a warning."""
+    """Writes the predictions, a JSON object a line, and the picture of a task with classes; each replaces an older one.
+
+    `outputs` has what the task predicts for each example. Files that can't be written give a warning.
+    """
     path, picture = (Path(output_dir) / name for name in NAMES)
     lines = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in scorer.predictions(outputs))
     try:

@@ -62,7 +62,10 @@ class Clock:
 
     @contextlib.contextmanager
     def step(self, samples: int, length: int, contents: Contents):
-        """Counts a step, of `samples` on all ranks, in a `with` statement, but not the first of a size: it compiles."""
+        """Counts the step inside a `with` statement, unless it is the first of its size: that one compiles.
+
+        `samples` counts all ranks, `length` is the padded length of each sample, `contents` counts this rank alone.
+        """
         self.batch_size = samples
         if not self.steps:
             self.contents = contents
@@ -97,7 +100,11 @@ class Reporter:
     """Measures the steps of a run on every rank, with a `clock`, and writes rows on the chief."""
 
     def __init__(self, run: Run, checkpoints: Checkpoints, done: int, baseline: int, ledger: Ledger):
-        """Opens the files, and removes rows after `done`; `baseline`: bytes held before the model was built."""
+        """Opens the files and removes the rows of steps after the `done` updates; rows count failed `checkpoints`.
+
+        `baseline` is the number of bytes that this process held before the model was built; `ledger` has its seconds by
+        kind.
+        """
         if clash := {mean.name for mean in run.task.means} & FIELDS:
             fault = f"--task={run.config.model.task}: a mean is named {min(clash)}, as another field of metrics.jsonl"
             raise RunError(f"{fault}; use another name")
@@ -210,7 +217,10 @@ class Reporter:
 
 
 def train_row(run: Run, info: StepInfo, clock: Clock, failed_saves: int) -> TrainRow:
-    """Returns the row since the last one, or of the first step alone with its compilation; every rank must call it."""
+    """Reads the values from the device and returns the row of the steps since the last row; every rank must call it.
+
+    If the first step of the run is the only one of them, the row has its time, compilation included.
+    """
     config, progress = run.config, run.progress
     means = run.task.mean_values(progress.take_interval())
     seconds = clock.seconds_per_step() if clock.steps else clock.first_seconds

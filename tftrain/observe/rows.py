@@ -1,4 +1,8 @@
-"""The rows of metrics.jsonl, a class for each kind, each with a short line and a whole one like Megatron-LM's."""
+"""The rows of metrics.jsonl, a class for each kind, and the lines of the log that show them.
+
+Each row has two lines: a short one for a terminal, which with the time of day before it takes about 120 columns, and a
+whole one in the manner of Megatron-LM.
+"""
 
 import dataclasses
 import math

@@ -37,7 +37,10 @@ def write_or_warn(output_dir: str | Path) -> None:
 
 
 def write(output_dir: str | Path) -> Path:
-    """Writes the page of a run and returns its path; OSError; ValueError: a file, which it names, is damaged."""
+    """Writes the page from metrics.jsonl, goodput.json and config.json; returns its path.
+
+    Raises an OSError if a file can't be read or written, and a ValueError that names the file if it is damaged.
+    """
     folder = Path(output_dir)
     rows, damaged = read_good_rows(folder / "metrics.jsonl")
     starts = goodput.read(folder)

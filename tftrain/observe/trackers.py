@@ -1,7 +1,9 @@
 """Trackers of experiments that get the rows of a run too: `--report_to`.
 
-A tracker works in a thread of its own. After an error, or when it is late at the end, the log names it, and the run
-goes on with it. OUTPUT_DIR/trackers.json keeps its own number of the run, so that all resumes are one run there.
+A tracker works in a thread of its own, and the run goes on whatever it does. After an error, or if it has not caught up
+at the end, a line of the log names it; metrics.jsonl has all rows. An error keeps nothing else back: the tracker still
+gets later rows, and the outcome of the run. OUTPUT_DIR/trackers.json keeps the tracker's own number of the run, so that
+all resumes of a run are one run there.
 """
 
 import csv
@@ -142,7 +144,10 @@ class Trackers:
             thread.put("log", step, values)
 
     def close(self, pictures: Sequence[Path], last_line: str, code: int) -> None:
-        """Gives each tracker pictures, last line and exit code, once; waits at most EXIT_SECONDS for all of them."""
+        """Gives each tracker pictures, the last line of the log and the exit code of the run; only the first call does.
+
+        It waits at most EXIT_SECONDS for all of them.
+        """
         if self._is_closed:
             return
         self._is_closed = True

@@ -1,8 +1,9 @@
 """The watchdog: a thread that ends the process when something takes longer than its limit.
 
 A rank whose peer is gone may wait for ever where no exception reaches it: in Horovod, in TensorFlow's C++, or in a
-system call. The thread counts its own ticks, not the clock's seconds: a process that was stopped does not exceed its
-limits by that. It reports what was late and all stacks, and asks no other rank.
+system call. So a thread counts the seconds. When a limit is exceeded, the thread reports what was late and the stack of
+each thread, and ends the process without asking the other ranks. It counts its own ticks instead of the clock's
+seconds: a process that was stopped and continued does not exceed its limits by that.
 """
 
 import contextlib
@@ -49,7 +50,11 @@ class Watchdog:
     def __init__(
         self, rank: int, settings: LimitsConfig, output_dir: str, end: Callable[[int], None] = os._exit, host: str = ""
     ):
-        """Starts the thread; `end` ends the process; reports name the `host` unless all ranks share one."""
+        """Starts the thread, which ends the process by calling `end` with a code.
+
+        The thread writes its report to OUTPUT_DIR/stacks/rank_N.txt. The report names the host, "" if all ranks share
+        one.
+        """
         self.pending: PendingCollectives | None = None  # The report names the unfinished ones; None before the start.
         self.ledger = Ledger()
         self.stage: int | None = None  # This rank's in the pipeline, for the report; None without stages.
@@ -108,7 +113,10 @@ class Watchdog:
                     return
 
     def _report(self, limit: Limit) -> None:
-        """Reports what was late and all stacks: on stderr itself, as a hung thread may hold `logging`; in a file."""
+        """Reports what was late, and the stacks of all threads: first on stderr, then in a file.
+
+        It writes straight to stderr, because a hung thread may hold a lock of `logging`.
+        """
         faulthandler.dump_traceback(sys.__stderr__, all_threads=True)
         late = f"{limit.what} took longer than --{limit.flag}={limit.seconds:g} seconds"
         line = f"{self._program}: {late}{self.waiting()}"

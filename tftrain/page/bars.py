@@ -1,7 +1,7 @@
 """Bars: a panel for each figure, a line for each record, and at the end of each bar the number that it shows.
 
-A change that is no larger than the spread of the base is noise: its bar is pale, its label has no colour, and the
-spread is a band around zero.
+A bar and its label come from one number. A change that is no larger than the spread of the base is noise: its bar is
+pale, its label has no colour, and the spread is a band around zero.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +48,10 @@ class Panel:
     better: int = 0  # the sign of a better change, 1 or -1; 0: the numbers are no changes
 
     def verdict(self, series: BarSeries, record: Record) -> str:
-        """Returns "better", "worse", "noise" or "", by change and spread as they are printed."""
+        """Returns what a record's change is: "better", "worse", "noise", or "" if there is nothing to say.
+
+        Change and spread are compared as they are printed, so that no change is marked beside an equal spread.
+        """
         value, spread = series.value(record), series.spread_of(record)
         if not self.better or value is None or spread is None:
             return ""
@@ -72,7 +75,10 @@ def speed_panel(title: str) -> Panel:
 def chart(
     panels: Sequence[Panel], records: Sequence[Record], name: Callable[[Record], tuple[str, str]], base: str = ""
 ) -> list[dict[str, Any]]:
-    """Returns the `bars` of a page, without series that no record has; `base` names the record compared with."""
+    """Returns the `bars` of a page, panels side by side, without series that no record has; a record is a line.
+
+    `name` returns a record's name and its settings. `base` is the name of the record that the others are compared with.
+    """
     shown = []
     for panel in panels:
         if series := [each for each in panel.series if any(each.value(record) is not None for record in records)]:

@@ -23,7 +23,11 @@ class Curve(NamedTuple):
 def chart(
     title: str, unit: str, curves: Sequence[Curve], across: str = "step", from_zero: bool = False
 ) -> list[dict[str, Any]]:
-    """Returns a picture with heading and legend, with `unit` and `across` at the axes; none without a point."""
+    """Returns a picture with its heading and legend, for `curves` of a page; none if no curve has a point.
+
+    `unit` is the unit of the values, shown at the vertical axis; `across` is the name of the horizontal axis. With
+    `from_zero`, the vertical axis begins at 0, or at the least value if there are lower ones.
+    """
     curves = [curve._replace(points=thinned(curve.points)) for curve in curves if curve.points]
     if not curves:
         return []

@@ -4,20 +4,21 @@ The process that the launcher starts is a supervisor and does not train. It star
 which is an ordinary run with a fixed number of ranks. When ranks fail, or hosts come or go, all children end, the
 supervisors ask the driver for their new ranks, and new children resume from the newest checkpoint.
 
-- Hosts came or went: the driver notifies rank 0's supervisor. Its child gets a signal, all ranks save and stop, and no
-  step is lost.
-- A child failed, or ended because another did: its supervisor leaves a note in the launcher's store. Children that have
-  not ended a little later are killed. The steps since the last checkpoint are repeated. A supervisor that is alive
-  starts its rank again; otherwise the driver gives up the host.
-- A host could not be reached for a while: the driver has given up its supervisors. They find that the store has been
-  emptied without them: they leave no note, ask for no rank, and end.
+- Hosts came or went: the driver notifies only rank 0's supervisor. It sends its child a signal, all ranks save and
+  stop, and no step is lost.
+- A child failed, or ended because another child failed: its supervisor leaves a note in the launcher's store. Children
+  that have not ended a little later are killed, even if they hang. The steps since the last checkpoint are repeated.
+  If the supervisor of the failed rank is alive, it starts the rank again; otherwise the driver gives up the host.
+- A host could not be reached for a while: the driver has given up its supervisors, and may have started others there.
+  They live on, and find that the store has been emptied without them: they leave no note, ask for no rank, and end.
 - A child ended for a reason that would recur, such as wrong flags, bad data or too many non-finite steps: a note ends
   all other children.
 
-Horovod's own elastic mode reconnects inside the training process. When a rank dies and there are several process sets,
-Gloo throws an exception that nothing can catch, so no survivor can continue; without them, the last survivor notices
-only after 30 seconds. A separate supervisor survives crashes of Horovod and TensorFlow, and a new child has no graphs,
-threads and memory of the last one. The cost is that TensorFlow starts again at each change.
+Horovod's own elastic mode reconnects inside the training process. This does not work here. When a rank dies and there
+are several process sets, Gloo throws an exception that nothing can catch, so no survivor can continue. Without process
+sets, the last survivor notices only after 30 seconds. A separate supervisor survives a crash in Horovod or TensorFlow
+and notices changes at any time. Each new child starts without the graphs, threads, memory and process sets of the last
+one. The cost is that TensorFlow starts again at each change.
 """
 
 import contextlib
@@ -76,10 +77,18 @@ class Supervisor:
         log_level: str = "info",
         saves: bool = True,
     ):
-        """Prepares the first start of a child with a command and variables, to which PARENT is added.
+        """Prepares the first start.
 
-        `problems` says why a number of ranks can't share the work; then it waits `host_seconds` for others. All
-        supervisors see the checkpoints in `output_dir`, if the run `saves` some, which an evaluation does not.
+        Args:
+            membership: this process's part in the elastic job.
+            environ: variables of the children; they have this process's first rank, and PARENT is added to mark
+                children.
+            command: the command of the children.
+            output_dir: the run's folder; all supervisors see its checkpoints.
+            problems: returns why a number of ranks can't share the work.
+            host_seconds: how long the supervisor then waits for other hosts.
+            log_level: of this process.
+            saves: whether the run saves checkpoints, which an evaluation does not.
         """
         self._membership, self._environ = membership, {**environ, PARENT: str(os.getpid())}
         self._command, self._output_dir = list(command), output_dir
@@ -240,7 +249,11 @@ def arguments(argv: list[str], environ: Mapping[str, str]) -> list[str]:
 
 
 def supervises(problems: Callable[[int], list[Problem]], environ: Mapping[str, str]) -> bool:
-    """Returns whether this elastic process is no child, and `problems` allow some number of ranks."""
+    """Returns whether this process must call `supervise`: it is in an elastic job and is not a child.
+
+    `problems` returns why a number of ranks can't share the work. If no number of ranks can share it, the answer is
+    False, because the run itself reports that best, without a supervisor.
+    """
     if not is_elastic(environ):
         return False
     if PARENT in environ:

@@ -22,7 +22,10 @@ ABORT_SECONDS = 5
 
 
 def on_uncaught_gloo_error(end_process: Callable[[], None]) -> None:
-    """Calls a function that ends the process on an uncaught exception of Gloo; others abort as before."""
+    """Calls a function, which must end the process, when an exception of Gloo is not caught.
+
+    The function runs in the thread that threw. Other uncaught C++ exceptions abort the process as before.
+    """
     library = ctypes.CDLL("libstdc++.so.6")
     type_of_exception = library["__cxa_current_exception_type"]
     type_of_exception.restype = ctypes.c_void_p
@@ -43,9 +46,9 @@ def on_uncaught_gloo_error(end_process: Callable[[], None]) -> None:
 def on_forgotten_collective(
     is_waiting: Callable[[], bool], end_process: Callable[[], None], abort: Callable[[], None] = lambda: None
 ) -> None:
-    """Starts a thread that ends the process if Horovod, which runs, has ended and a collective still waits.
+    """Starts a thread that calls a function if Horovod has ended and this rank still waits for a collective.
 
-    `abort` is called first; it ends the collectives of other transports with an error.
+    Call it while Horovod runs. `abort` is called first; it ends the collectives of other transports with an error.
     """
     import horovod.tensorflow as hvd
 

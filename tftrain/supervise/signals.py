@@ -37,9 +37,12 @@ class Signals:
         end: Callable[[int], None] = os._exit,
         plan: str = "the run finishes this step, saves, and ends",
     ):
-        """Prepares to listen: the first signal's name goes to `on_request` once, from any thread, `plan` to the log.
+        """Prepares to listen.
 
-        A second signal calls `end` with an exit code.
+        Args:
+            on_request: called once, possibly from another thread, with the name of the first signal.
+            end: called with an exit code at a second one.
+            plan: what the first signal leads to, for the log.
         """
         self.received = 0
         self._on_request, self._end, self._plan = on_request, end, plan
