@@ -139,12 +139,20 @@ def rows_of_chunk(rows: int | None, words: int, width: int, gpu: bool) -> int:
     """Returns how many rows of logits the output layer computes at a time.
 
     The sum of the token embedding's gradient over chunks needs memory for one more table. So chunks save memory only if
-    there are more rows of logits than numbers in a row of the table, `width`. `words` are those of a rank.
+    there are more rows of logits than numbers in a row of the table.
+
+    Args:
+        rows: rows of all logits; None: unknown.
+        words: words of a rank's shard of the vocabulary.
+        width: numbers in a row of the token embedding.
+        gpu: whether the device is a GPU.
 
     Returns:
         All rows, if the logits are at most as many numbers as the table has or as a chunk may have; else about equal
-        parts, or as many as a chunk may have if their number is unknown. On a GPU, chunks that the rows divide into
-        without a rest are preferred.
+        parts,
+        or as many as a chunk may have if their number is unknown. On a GPU, chunks that the rows divide into without a
+        rest
+        are preferred.
     """
     most, unit = max(LEAST_ROWS, (GPU_LOGITS if gpu else CPU_LOGITS) // words), GPU_UNIT if gpu else 1
     most -= most % unit

@@ -59,7 +59,10 @@ def is_pre_norm(model: ModelConfig) -> bool:
 
 
 def _residual_scale(model: ModelConfig) -> float:
-    """Returns the factor of initial weights before residual adds; 1 / sqrt(2 layers) as in GPT-2, against the depth."""
+    """Returns the factor of the initial weights of what is added to the residual stream.
+
+    In a GPT it is 1 / sqrt(2 layers), as in GPT-2, so that the sum does not grow with the depth.
+    """
     return (2 * model.num_hidden_layers) ** -0.5 if model.family.scales_residual else 1.0
 
 

@@ -1,6 +1,7 @@
 """The floating point operations of a step: its matrix products, counted exactly, a multiply and an add as two.
 
-Nothing else is counted, as in the TFLOPs of training logs, nor is recomputation: the cost of a lever.
+Everything else (norms, softmax, GeLU, dropout, look-ups, the optimizer) is not counted, as in the TFLOPs of training
+logs. Recomputation is not counted either: it is the cost of a lever, not work of the model.
 """
 
 from typing import NamedTuple
@@ -67,5 +68,8 @@ def head_in_layers(model: Architecture, tokens: int, predictions: int) -> float:
 
 
 def step(model: Architecture, tokens: int, predictions: int, samples: int) -> int:
-    """Returns the operations of a training step with so many samples: 3 x `forward`, of which 2 are backward."""
+    """Returns the operations of a training step: 3 x forward, as each product has two in the backward pass.
+
+    `samples` is the number of samples of the step, such as the global batch. For the other arguments, see `forward`.
+    """
     return 3 * samples * forward(model, tokens, predictions).total

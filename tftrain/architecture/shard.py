@@ -37,9 +37,13 @@ def whole_shard(name: str, shape: Sequence[int]) -> VariableShard:
 
 
 def shard_of(name: str, shape: Sequence[int], axis: int | None, unit: int, rank: int, ranks: int) -> VariableShard:
-    """Returns what one of `ranks` tensor parallel ranks holds of a variable.
+    """Returns what a tensor parallel rank holds of a variable.
 
-    They divide the `axis`, of which `unit` neighbouring elements stay together; None: every rank has the whole.
+    Args:
+        name, shape: those of the whole variable.
+        axis: the axis that tensor parallel ranks partition; None: every rank has the whole.
+        unit: number of neighbouring elements along the axis that stay on one rank.
+        rank, ranks: index and number of the tensor parallel ranks.
     """
     offset, block = [0] * len(shape), list(shape)
     if axis is not None:
@@ -49,9 +53,11 @@ def shard_of(name: str, shape: Sequence[int], axis: int | None, unit: int, rank:
 
 
 def even_bounds(size: int, ranks: int, unit: int = 1) -> list[int]:
-    """Divides an axis among ranks as evenly as its size, a multiple of the `unit` that stays together, permits.
+    """Partitions an axis over ranks as evenly as its size permits.
 
-    Returns ascending bounds; rank r holds [bounds[r], bounds[r + 1]). The units of two ranks differ by one at most.
+    Neighbouring elements, such as those of a head, stay together in units of `unit` elements; it is a divisor of
+    `size`. Returns ascending bounds, one more than ranks; rank r holds [bounds[r], bounds[r + 1]). The numbers of units
+    of two ranks differ by one at most.
     """
     units = size // unit
     return [units * rank // ranks * unit for rank in range(ranks + 1)]

@@ -1,4 +1,7 @@
-"""Flagfiles: replaces each `--flagfile=FILE` by the arguments in the file, one a line; # and // begin comments."""
+"""Flagfiles: replaces each `--flagfile=FILE` of a command line by the arguments in the file, one a line.
+
+Blank lines and lines that begin with # or // are skipped. A flagfile may include other flagfiles.
+"""
 
 import os
 import re
@@ -16,7 +19,10 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 def expand(args: Sequence[str]) -> tuple[list[str], list[Problem]]:
-    """Returns a command line with each flagfile's arguments in its place, up to `--`, and the files' problems."""
+    """Returns a command line with the arguments of each flagfile in its place, and the problems of the files.
+
+    `--flagfile FILE` means the same as `--flagfile=FILE`. Arguments after `--` stay as they are.
+    """
     reader, waiting = _Reader(), list(reversed(args))
     while waiting:
         arg = waiting.pop()

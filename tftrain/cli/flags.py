@@ -1,4 +1,8 @@
-"""The command line, made from the configuration's dataclasses; rank 0 alone reports all of its problems, one a line."""
+"""The command line, made from the configuration's dataclasses.
+
+All problems of a command line are reported at once, one line each. Only rank 0 reports them: the same lines from 64
+ranks would hide the reason.
+"""
 
 import dataclasses
 import re
@@ -44,15 +48,20 @@ def parse(config_class: type[Config], argv: Sequence[str]) -> Config:
 def read(
     config_class: type[Config], argv: Sequence[str], arguments: list[str] | None = None
 ) -> tuple[Config, list[Problem], frozenset[str]]:
-    """Reads a command line, `--flagfile` included, into a dataclass of flags, or of such dataclasses, with defaults.
+    """Reads a command line, `--flagfile` included.
 
     Args:
-        config_class, argv: that dataclass; the program's name and its arguments.
-        arguments: takes what is no flag, and all after `--`; None: these are problems.
+        config_class: a dataclass of flags, or a dataclass of such dataclasses; all have defaults.
+        argv: the program's name and its arguments.
+        arguments: takes the arguments that are no flags, and all after `--`, if a program has such; None: they are
+            problems.
 
     Returns:
-        A config_class; the problems: unknown flags, values missing or of the wrong type, stray arguments; and the names
-        of the given flags. A flag with a problem has its default. `field_problems` and the class check values further.
+        A config_class; the problems: unknown flags, values of the wrong type or missing, stray arguments; and the names
+        of
+        the flags that the command line gives. A flag with a problem has its default. `field_problems` and the class
+        itself
+        check the values further.
 
     Raises:
         SystemExit: after printing the help or the version, if the arguments ask for it, see `help.answer`.
@@ -79,7 +88,10 @@ def read(
 
 
 def refuse(program: str, error: ConfigError, rank: int = 0) -> NoReturn:
-    """Ends the process with WRONG_FLAGS; rank 0 prints the problems; others wait, or a launcher might end it first."""
+    """Ends the process with WRONG_FLAGS; rank 0 first prints the problems, one line each.
+
+    The other ranks wait, because a launcher ends all ranks as soon as one fails, perhaps before rank 0 has printed.
+    """
     if rank > 0:
         time.sleep(RANK_0_PRINT_SECONDS)
     else:
@@ -94,7 +106,10 @@ def refuse(program: str, error: ConfigError, rank: int = 0) -> NoReturn:
 def _divided(
     args: Sequence[str], types: Mapping[str, type], problems: list[Problem]
 ) -> tuple[dict[str, list[str]], list[str]]:
-    """Returns the texts of each given flag, and other arguments, all after "--" too; a lacking value is a problem."""
+    """Returns the texts of each flag that is given, in their order, and the other arguments, with all after "--".
+
+    A flag that lacks its value becomes a problem; a flag that follows is not taken for the value.
+    """
     texts, stray, waiting = {}, [], list(reversed(args))
     while waiting:
         arg = waiting.pop()
@@ -119,7 +134,11 @@ def _divided(
 
 
 def _parsed(texts: Mapping[str, list[str]], types: Mapping[str, type], problems: list[Problem]) -> dict[str, Any]:
-    """Returns each flag's value, the last one, or all as typed if it may be repeated; wrong values become problems."""
+    """Returns the value of each flag; wrong values become problems.
+
+    For a flag that may be repeated, the value is all texts as they were typed. For any other flag, the last text
+    counts.
+    """
     values = {}
     for name, given in texts.items():
         for text in given:

@@ -1,4 +1,7 @@
-"""The guides in a terminal: `python -m tftrain docs NAME` shows docs/NAME.md, of a wheel too, as plain text."""
+"""The guides in a terminal: `python -m tftrain docs NAME` shows the page docs/NAME.md as plain text.
+
+A wheel contains the pages inside the package; a clone has them beside it.
+"""
 
 import pydoc
 import re

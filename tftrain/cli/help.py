@@ -57,7 +57,10 @@ def described(section: Any) -> list[Described]:
 
 
 def answer(args: Sequence[str], sections: Sequence[Any]) -> None:
-    """Prints the help or the version that arguments before `--` ask for, and ends the process; else returns."""
+    """Prints the help or the version that the arguments ask for, with the flags by section, and ends the process.
+
+    `--help NAME` means the same as `--help=NAME`. Returns if there is neither `--help` nor `--version` before `--`.
+    """
     for arg, follows in zip(args, [*args[1:], "-"], strict=True):
         if arg == "--":
             return

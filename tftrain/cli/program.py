@@ -45,7 +45,10 @@ class Program:
     def main(self, work: Callable[[Any], int | None], argv: Sequence[str], arguments: list[str] | None = None) -> int:
         """Reads the flags, does the work and returns the exit code; WRONG_FLAGS ends the process instead.
 
-        `work` may refuse flags by a ConfigError. `arguments` takes those that are no flags, for a program with such.
+        Args:
+            work: what the program does, given the configuration; it may return an exit code, and raise a ConfigError.
+            argv: the program's name and its arguments.
+            arguments: takes the arguments that are no flags, for a program that has such.
         """
         log.configure(program=self.name, stream=self.stream)
         return guarded(self.name, lambda: self._run(work, argv, arguments))

@@ -117,9 +117,9 @@ class MetricsWriter:
     def truncate_after(self, step: int, rollbacks: int = 0) -> None:
         """Removes the rows after the step that a run continues from, in metrics.jsonl and in TensorBoard; 0: all rows.
 
-        Rows that report a rollback stay for the first `rollbacks` ones only: the checkpoint may be older than the
-        others. The file is replaced as a whole, so a crash leaves the old one or the new one. If lines of it are
-        damaged, the old file is kept under another name.
+        Rows that report one of the first `rollbacks` rollbacks stay, because the checkpoint may be older than these.
+        The file is replaced as a whole, so a crash leaves the old one or the new one. If lines of it are damaged, the
+        old file is kept under another name.
         """
         restart = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._add_event(event_pb2.Event(wall_time=time.time(), step=step + 1, session_log=restart))

@@ -25,7 +25,10 @@ class AttentionMask(NamedTuple):
     window: int | None = None  # the largest distance of a key that a query attends to, at least 0; None: any
 
     def attended(self, queries: int | tf.Tensor) -> tf.Tensor:
-        """Returns which keys each query attends to: bool [b, 1, queries, keys], [b, 1, 1, keys] if equal for all."""
+        """Returns which keys each of so many queries attends to: bool [b, 1, queries, keys].
+
+        The shape is [b, 1, 1, keys] if all queries attend to the same keys.
+        """
         keys, sequences = dimension(self.keys, 1), self.sequences
         attended = (self.keys > 0)[:, None, None, :]
         if self.causal:

@@ -1,8 +1,8 @@
 """Softmax of attention scores with scale, masks and dropout in one pass, and the product with the values.
 
-Forward saves only one tensor of heads x queries x keys elements for backward: the probabilities before dropout.
-Backward recomputes those after dropout, which the product with the values needs, as it can draw the masks again. That
-is why the product is part of this function.
+Forward saves only one tensor of heads x queries x keys elements for backward: the probabilities before dropout. The
+product with the values needs the probabilities after dropout, in forward and in backward. Backward recomputes them,
+because it can draw the dropout masks again. That is why the product is part of this function.
 """
 
 from collections.abc import Callable

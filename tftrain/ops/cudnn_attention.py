@@ -1,8 +1,9 @@
 """cuDNN's fused attention, from inside XLA on a GPU.
 
-XLA turns a call of this op into a cuDNN graph, as it does for `jax.nn.dot_product_attention(implementation="cudnn")`,
-in steps that it compiles for a GPU, and nowhere else. What cuDNN takes depends on version, device and shapes, so a run
-tries it before it begins: `refusal`. Nothing of S x S elements is kept, as in `ops.flash_attention`.
+XLA turns a call of this op into a cuDNN graph, as it does for `jax.nn.dot_product_attention(implementation="cudnn")`.
+The op exists in steps that XLA compiles for a GPU, and nowhere else. What cuDNN accepts depends on its version, on the
+device and on the shapes, so a run tries it before it begins: `refusal`. No tensor of S x S elements is kept; see
+`ops.flash_attention` for the memory.
 """
 
 import functools
@@ -75,8 +76,15 @@ def _cudnn_attention_gradient(
 def refusal(shape: tuple[int, int, int], causal: bool, dtype: str) -> str:
     """Runs cuDNN's attention, forward and backward, on this process's GPU, and compares it with plain TensorFlow.
 
-    `shape` is tokens of a row, heads of queries that share a head of keys, and head size; `dtype` float16 or bfloat16.
-    Returns why it can't be used: there is no GPU, cuDNN or XLA refuses, or results differ by more than rounding; or "".
+    Args:
+        shape: tokens of a row, heads of queries that share a head of keys, and head size.
+        causal: see `cudnn_attention`.
+        dtype: "float16" or "bfloat16".
+
+    Returns:
+        "" if it can be used, else why not: there is no GPU, cuDNN or XLA refuses the call, or a result differs by more
+        than
+        rounding.
     """
     length, _group, size = shape
     if not tf.config.list_logical_devices("GPU"):
@@ -95,7 +103,10 @@ def refusal(shape: tuple[int, int, int], causal: bool, dtype: str) -> str:
 
 
 def _difference(shape: tuple[int, int, int], causal: bool, dtype: tf.DType) -> float:
-    """Returns the largest error of context and gradients over the bound of rounding, in random, padded rows."""
+    """Returns the largest error of context and gradients over the bound of rounding, in random rows.
+
+    One row is full and one is padded. They have few heads, because plain TensorFlow computes them too.
+    """
     length, group, size = shape
     lengths = tf.constant([length, max(1, length * 3 // 5)])
     heads = [group, 1, 1, group]

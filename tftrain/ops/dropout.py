@@ -73,7 +73,10 @@ def of_probabilities(dropout: Dropout | None) -> Dropout | None:
 
 
 def op_arguments(dropout: Dropout | None) -> tuple[dict[str, int], tf.Tensor]:
-    """Returns an op's attributes for `dropout`, and its input; InvalidArgumentError: the rate is not in [0, 1)."""
+    """Returns the attributes that an op takes for `dropout`, or for no dropout, and its input: step and first sample.
+
+    Raises a tf.errors.InvalidArgumentError if the rate is not in [0, 1).
+    """
     if dropout is None:
         return {"drop_below": 0, "seed": 0, "site": 0}, tf.zeros([2], tf.int64)
     if not 0 <= dropout.rate < 1:

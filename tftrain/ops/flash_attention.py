@@ -73,7 +73,8 @@ def _flash_attention_gradient(
 ) -> tuple[tf.Tensor | None, ...]:
     """Returns the gradients of query, key and value.
 
-    On a GPU, those of 16-bit queries are added up atomically (5 products, not 7), but not with op determinism.
+    On a GPU, the gradients of 16-bit queries are added up atomically, in any order: this needs 5 products instead of 7.
+    With op determinism they are not.
     """
     names, (query, *_) = ("query", "key", "value", "key_mask", "position"), op.inputs
     lists, count = op.inputs[len(names) :], op.get_attr("sequence_id_lists")

@@ -1,7 +1,8 @@
 """Bias and GeLU (Hendrycks and Gimpel, arXiv 1606.08415), GeGLU and SwiGLU (Shazeer, arXiv 2002.05202), in one pass.
 
-The ops add biases in fp32. Only the inputs stay in memory for backward, which recomputes the rest faster than it would
-read it. Gradients of biases are fp32 sums over rows in a fixed order.
+The ops add biases in fp32. Only the inputs stay in memory for backward. Backward recomputes the biased sums and the
+GeLU from them, which costs less than reading stored results. Gradients of biases are fp32 sums over rows in a fixed
+order.
 """
 
 import math
@@ -50,7 +51,10 @@ def geglu(
 def swiglu(
     gate: tf.Tensor, up: tf.Tensor, gate_bias: tf.Tensor | None = None, up_bias: tf.Tensor | None = None
 ) -> tf.Tensor:
-    """Returns silu(gate + gate_bias) * (up + up_bias), where silu(z) = z sigmoid(z); for the rest see `geglu`."""
+    """Returns silu(gate + gate_bias) * (up + up_bias), where silu(z) = z sigmoid(z).
+
+    For the arguments, the result and the errors, see `geglu`.
+    """
     gate, up, biases = _gated_inputs(gate, up, gate_bias, up_bias)
     return library().tftrain_swiglu(gate=gate, up=up, bias=biases)
 
@@ -58,7 +62,10 @@ def swiglu(
 def _gated_inputs(
     gate: tf.Tensor, up: tf.Tensor, gate_bias: tf.Tensor | None, up_bias: tf.Tensor | None
 ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
-    """Returns gate, up, and none or two biases; a tf.errors.InvalidArgumentError if they are not as in `geglu`."""
+    """Returns the inputs of a gated unit's op: gate, up, and none or two biases; see `geglu`.
+
+    Raises a tf.errors.InvalidArgumentError if a dtype is not as described there, or if only one of the biases is given.
+    """
     gate = checked("gate", gate)
     up = checked("up", up, gate.dtype, "as gate")
     if (gate_bias is None) != (up_bias is None):

@@ -31,7 +31,10 @@ def layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor | None, epsilon: 
 
 
 def rms_norm(x: tf.Tensor, gamma: tf.Tensor, epsilon: float) -> tf.Tensor:
-    """Divides each row by its root mean square, epsilon added to the square, then scales it; see `layer_norm`."""
+    """Divides each row by its root mean square, then scales it.
+
+    `epsilon` is added to the mean square. For the other arguments, the result and the errors, see `layer_norm`.
+    """
     x, gamma = checked("x", x), checked("gamma", gamma)
     return library().tftrain_rms_norm(x=x, gamma=gamma, epsilon=epsilon).y
 

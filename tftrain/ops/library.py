@@ -24,7 +24,10 @@ def candidates() -> list[Path]:
 
 @functools.cache
 def library() -> ModuleType:
-    """Loads the library on the first call: a module with a function for each op, or a MissingLibraryError."""
+    """Loads the library on the first call and returns a module with one function for each op, as `tftrain_layer_norm`.
+
+    Raises a MissingLibraryError if there is no library, or if TensorFlow can't load it.
+    """
     path = next((path for path in candidates() if path.exists()), None)
     how = "build it with `make setup` or `bazel run //custom_ops:install`, or choose the reference implementations"
     if path is None:

@@ -25,7 +25,8 @@ def exact_sum(x: tf.Tensor) -> tf.Tensor:
 def checked(name: str, value: tf.Tensor, expected: tf.DType | None = None, why: str = "") -> tf.Tensor:
     """Returns an argument, called `name`, as a tensor.
 
-    It is a tf.errors.InvalidArgumentError if its dtype is not the expected one, as `why` says, or else one of STORAGE.
+    Raises a tf.errors.InvalidArgumentError if its dtype is not `expected`, for the reason `why`, such as "as x"; or,
+    without an expected one, if it is neither fp32 nor fp16 nor bf16.
     """
     tensor = tf.convert_to_tensor(value)
     if expected is None and tensor.dtype not in STORAGE:

@@ -1,8 +1,9 @@
 """Time and memory of a schedule for the planner, which asks for thousands of them.
 
-Computations repeat with a period of as many micro-batches as there are stages. So the time of many micro-batches
-follows from two small numbers of them: exactly for equal stages, and within 2 % for unequal ones. A tensor arrives
-`transfer` after it was made, as in `simulation` unless a transfer takes longer than a computation.
+The computations of a schedule repeat with a period of as many micro-batches as there are stages. So the time of many
+micro-batches follows from the times of two small numbers of them: exactly for equal stages, and within 2 % for unequal
+ones. Sends and receives are not simulated one by one: a tensor arrives the time `transfer` after it was made. That
+gives the same times as `simulation` unless a transfer takes longer than a computation.
 """
 
 import functools

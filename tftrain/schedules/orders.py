@@ -1,4 +1,7 @@
-"""The schedules: the order in which the stages compute, send and receive; all add gradients in the same order."""
+"""The schedules: the order in which the stages compute, and their sends and receives.
+
+Every schedule adds the gradients of the micro-batches in the same order, so that all of them give the same sums.
+"""
 
 from collections import defaultdict
 
@@ -10,7 +13,11 @@ F, B, BI, BW = ActionKind.FORWARD, ActionKind.BACKWARD, ActionKind.BACKWARD_INPU
 
 
 def table(schedule: str, stages: int, micro_batches: int, chunks: int = 1) -> Schedule:
-    """Returns the table of a schedule, the same on all ranks; ConfigError: it is unknown or can't run these sizes."""
+    """Returns the table of a schedule, the same on all ranks.
+
+    A single stage accumulates the gradients of one micro-batch after the other. Raises a ConfigError if the schedule
+    does not exist or can't run these sizes.
+    """
     if problems := schedule_problems(schedule, stages, micro_batches, chunks):
         raise ConfigError(problems)
     orders = tuple(tuple(order(schedule, stage, stages, micro_batches, chunks)) for stage in range(stages))

@@ -20,10 +20,18 @@ POINTS_AN_INCH, LARGEST_FONT, SMALLEST_FONT = 72, 9.0, 4.0
 
 
 def draw(panels: Mapping[str, Sequence[TimedAction]], path: Path, unit: str = "") -> None:
-    """Draws when each stage computes what; the number in a box, if it is wide enough, is the micro-batch.
+    """Draws when each stage computes what; the number in a box is the micro-batch.
 
-    `panels` have events by title, one below the other on one axis of time in `unit`; later chunks have lighter colours.
-    The png has 1650 pixels in width; OSError: it can't be written.
+    Boxes of later chunks of a stage have lighter colours. A box that is too narrow has no number.
+
+    Args:
+        panels: events by title, as simulated or as measured; one below the other, on one time axis. Transfers are not
+            drawn.
+        path: the png to write, 1650 pixels wide.
+        unit: the unit of time, for the axis.
+
+    Raises:
+        OSError: the file can't be written.
     """
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch

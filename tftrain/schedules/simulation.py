@@ -28,7 +28,10 @@ class Step(NamedTuple):
 
 
 def steps(table: Schedule) -> list[Step]:
-    """Returns computations and transfers, from 1, each after those it waits for; ScheduleError: one waits for ever."""
+    """Returns all computations and transfers of a table, each after those that it waits for, numbered from 1.
+
+    Raises a ScheduleError if some computation waits for ever.
+    """
     count, steps = len(table.stages), []
     ticks, computed = [0] * count, [0] * count
     # By name, the transfers that one of both stages has come to: its action, and the computation before it.
@@ -86,7 +89,11 @@ class Durations(NamedTuple):
 
 
 def even_durations(stages: Sequence[tuple[float, float, float]], chunks: int = 1, transfer: float = 0.0) -> Durations:
-    """Returns durations of stages with equal chunks, from a stage's forward, backward for inputs and for weights."""
+    """Returns durations of stages whose chunks are equal.
+
+    `stages` has for each stage the durations of forward, of backward for inputs and of backward for weights, each over
+    all its chunks.
+    """
     divided = [[(seconds / chunks,) * chunks for seconds in stage] for stage in stages]
     return Durations(*map(tuple, zip(*divided, strict=True)), transfer)
 
@@ -101,7 +108,10 @@ class TimedAction(NamedTuple):
 
 
 def simulate(table: Schedule, durations: Durations) -> list[TimedAction]:
-    """Returns when each computation, and transfer as its receive, begins and ends; ScheduleError as of `steps`."""
+    """Returns when every computation and every transfer of a table begins and ends; a transfer is its receive.
+
+    Raises a ScheduleError if the stages wait for each other.
+    """
     of_kind = {kind: durations.of(kind) for kind in ActionKind if kind not in TRANSFERS}
     ends, events = [0.0], []
     for stage, action, after in steps(table):

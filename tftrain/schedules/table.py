@@ -4,8 +4,9 @@ The layers of a model are divided into stages x chunks parts, in the order of th
 stage is chunk `chunk` of stage `stage`. Boundary b lies between the parts b and b + 1: activations cross it forward,
 their gradients backward.
 
-An engine runs the list of its stage in order: computations one after the other; nothing waits for a send; only the
-computation that needs it waits for a receive, which is posted at its place.
+An engine runs the list of its stage in order, by these rules: computations run one after the other; a send starts when
+its position in the list is reached, and nothing waits for it; a receive is posted when its position is reached, and
+only the computation that needs it waits for it.
 """
 
 import enum
@@ -94,7 +95,10 @@ class Peak(NamedTuple):
 
 
 def peak_activations(actions: Sequence[Action], chunks: int) -> Peak:
-    """Returns the most activations of a stage with these actions, each held from forward until backward has used it."""
+    """Returns the peak of a stage with these actions, in order; sends and receives may be missing.
+
+    Activations are held from the forward pass until backward has used them.
+    """
     held, total, most = [0] * chunks, 0, Peak(0, (0,) * chunks)
     for action in actions:
         change = (action.kind is ActionKind.FORWARD) - (action.kind in RELEASING)

@@ -12,7 +12,11 @@ GROUPS = ("computations", "transfers")
 
 
 def write(events: Sequence[TimedAction], path: Path, unit_us: float) -> None:
-    """Writes a trace, with rows of stages and of their receives, and units of so many us; may raise an OSError."""
+    """Writes a trace with a row for each stage, and one for the transfers that each stage receives.
+
+    `unit_us` is the number of microseconds in a unit of the events' time, 1e6 if they are in seconds. Raises an OSError
+    if the file can't be written.
+    """
     path.write_text(json.dumps({"traceEvents": trace_events(events, unit_us), "displayTimeUnit": "ms"}) + "\n")
 
 
