@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from tftrain import run
 from tftrain.cli import flagfile, flags, help
 from tftrain.cli.program import guarded
-from tftrain.config.fields import ConfigError, Problem, sections
+from tftrain.config.fields import ConfigError, Problem, joined, sections
 from tftrain.config.parallel import BatchConfig, ParallelConfig
 from tftrain.config.train import TrainConfig
 from tftrain.host import log
@@ -47,8 +47,7 @@ def main(argv: Sequence[str]) -> int:
     help.answer([PROGRAM, *argv[1:]], [LaunchConfig(), *sections(TrainConfig())])
     options, args, problems = split(argv[1:])
     config, misread, _ = flags.read(LaunchConfig, [PROGRAM, *options])
-    wrong = {problem.flag for problem in misread + problems}
-    problems += [*misread, *(problem for problem in config.problems() if problem.flag not in wrong)]
+    problems = joined([*problems, *misread], config.problems())
     try:
         return guarded(PROGRAM, lambda: launch(config, args, problems))
     except KeyboardInterrupt:
@@ -94,11 +93,10 @@ def start(
     else:  # The weights decide what the model is, also where only the host of rank 0 is sure to see them.
         train_config, misread, named = flags.read(TrainConfig, args)
         train_config, _, _ = initial_weights.with_model_of_weights(train_config, named)
-        completed, problems = checkpoint_flags.Completed(train_config, None, {}), [*in_files, *misread]
-        wrong = {problem.flag for problem in problems}
+        completed = checkpoint_flags.Completed(train_config, None, {})
         # A flag that is not given may come from a checkpoint, which only the host of rank 0 is sure to see.
         stated = [problem for problem in train_config.problems(size) if problem.value is not None]
-        problems += [problem for problem in stated if problem.flag not in wrong]
+        problems = joined([*in_files, *misread], stated)
     if problems:
         raise ConfigError(completed.explain(problems))
     timeout = os.environ.get("HOROVOD_GLOO_TIMEOUT_SECONDS", "")

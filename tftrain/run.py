@@ -18,7 +18,7 @@ from tftrain.cli import flags
 from tftrain.cli.program import guarded
 from tftrain.config import combinations, param_groups
 from tftrain.config.compute import ComputeConfig
-from tftrain.config.fields import ConfigError, Problem, flag_values
+from tftrain.config.fields import ConfigError, Problem, flag_values, joined
 from tftrain.config.train import TrainConfig
 from tftrain.files.run_lock import RunLock
 from tftrain.host import determinism, hardware, huge_pages, log
@@ -84,8 +84,7 @@ def read(argv: list[str]) -> tuple[checkpoint_flags.Completed, list[Problem]]:
         raise ConfigError([*problems, *of_addresses])
     completed = checkpoint_flags.with_flags_of_checkpoint(config, named, [given[name] for name in named])
     config, of_weights, initial = initial_weights.with_model_of_weights(completed.config, named)
-    problems += [problem for problem in of_weights if problem.flag not in {each.flag for each in problems}]
-    return completed._replace(config=config, initial=initial), problems
+    return completed._replace(config=config, initial=initial), joined(problems, of_weights)
 
 
 def checked(
@@ -159,19 +158,17 @@ def prepare_process(compute: ComputeConfig, may_restart: bool) -> None:
 
 def all_problems(config: TrainConfig, misread: list[Problem], inputs: Inputs, launch: Launch) -> list[Problem]:
     """Returns every reason not to start, at most one of a check for a flag; `misread` flags have their defaults."""
-    problems = [*misread, *(p for p in config.problems(launch.size) if p.flag not in {m.flag for m in misread})]
+    problems = joined(misread, config.problems(launch.size))
     wrong = {problem.flag for problem in problems}
     # The data is checked only if the flags that name it are valid.
     of_data = {field.name for part in (config.data, config.fine_tuning) for field in dataclasses.fields(part)}
     if wrong.isdisjoint({*of_data, "task"}):
-        problems += [problem for problem in inputs.problems() if problem.flag not in wrong]
+        problems = joined(problems, inputs.problems())
     problems += resume_compatibility.flag_problems(config.checkpoint.change_on_resume)
     if config.compute.deterministic and (conflict := determinism.conflict(os.environ)):
         problems.append(Problem("deterministic", True, conflict))
     if not hardware.has_driver():
-        refused = {each.flag for each in problems}
-        of_host = combinations.check_host(config.model, config.compute, config.run.mode)
-        problems += [each for each in of_host if each.flag not in refused]
+        problems = joined(problems, combinations.check_host(config.model, config.compute, config.run.mode))
     if launch.rank == 0 and config.run.folder and wrong.isdisjoint({"output_dir", "local_dir", "resume"}):
         unwritable = located.output_problems(config.run) if config.run.mode == "train" else []
         unresumable = [] if unwritable else checkpoint_flags.problems(config.run, config.checkpoint.resume)

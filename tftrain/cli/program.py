@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tftrain.cli import flags
-from tftrain.config.fields import ConfigError, Problem, sections
+from tftrain.config.fields import ConfigError, Problem, joined, sections
 from tftrain.host import log
 from tftrain.host.exit_codes import ExitCode, RunError
 from tftrain.host.text import reason
@@ -85,11 +85,10 @@ class Program:
     def checked(self, args: Sequence[str], arguments: list[str] | None = None) -> Any:
         """Returns the configuration of a command line, see `main`; raises a ConfigError with all that is wrong."""
         config, problems, _ = flags.read(self.config_class, [f"python -m tftrain.{self.name}", *args], arguments)
-        misread = {problem.flag for problem in problems}
         refused = self.problems(config)
         if problems:  # A flag that is missing may be the one that is misspelt.
-            refused = [problem for problem in refused if problem.value is not None and problem.flag not in misread]
-        if problems := [*problems, *refused]:
+            refused = [problem for problem in refused if problem.value is not None]
+        if problems := joined(problems, refused):
             raise ConfigError(problems)
         return config
 

@@ -68,6 +68,12 @@ def refused(section: Any, flag: str, expected: str) -> Problem:
     return Problem(flag, getattr(section, flag), expected)
 
 
+def joined(problems: Sequence[Problem], others: Iterable[Problem]) -> list[Problem]:
+    """Returns problems, and of the others those whose flags have none yet."""
+    wrong = {problem.flag for problem in problems}
+    return [*problems, *(problem for problem in others if problem.flag not in wrong)]
+
+
 class ConfigError(ValueError):
     """A configuration is refused; carries all its problems."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tftrain.config import combinations, ramp
-from tftrain.config.fields import ConfigError, Problem, changed, field_problems, flag, flag_values
+from tftrain.config.fields import ConfigError, Problem, changed, field_problems, flag, flag_values, joined
 from tftrain.config.parallel import BatchConfig
 from tftrain.config.train import TrainConfig
 from tftrain.data.sizes import synthetic
@@ -144,9 +144,8 @@ def _refusals(config: PlanConfig, cluster: Cluster, ranks: int) -> list[Problem]
     """Returns why the trainer refuses the run on so many ranks of a cluster, and other software the model."""
     problems = config.run_problems(ranks)
     if not cluster.multiprocessors:
-        refused, name = {each.flag for each in problems}, f"the cluster {cluster.name}"
-        of_host = combinations.check_host(config.model, config.compute, config.run.mode, name)
-        problems += [each for each in of_host if each.flag not in refused]
+        name = f"the cluster {cluster.name}"
+        problems = joined(problems, combinations.check_host(config.model, config.compute, config.run.mode, name))
     if config.plan.trainer != "tftrain" and not config.model.is_causal:
         expected = "expected tftrain, or a decoder, such as --model_family=gpt"
         problems.append(Problem("trainer", config.plan.trainer, expected))
