@@ -2,41 +2,14 @@
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-
-import numpy as np
 
 from tftrain.bench.report import spread
 from tftrain.bench.worker import serve
+from tftrain.plan.machine import copier
 
 WARM_UP = 3
 TENSORFLOW = ("reference", "tf_nn")  # implementations in plain TensorFlow
-
-
-class Copy:
-    """A copy from one large array to another by several threads; numpy releases the interpreter lock while it copies.
-
-    The constructor writes both arrays, so that a timed copy causes no page fault. The C library copies large blocks
-    with stores that bypass the cache, and so moves these bytes only.
-    """
-
-    def __init__(self, size: float, threads: int):
-        """Makes arrays, of `size` bytes read and written together, of which each thread copies its part."""
-        half = max(int(size) // 2, threads)
-        self._source, self._target = np.ones(half, np.uint8), np.ones(half, np.uint8)
-        self._parts = [slice(half * part // threads, half * (part + 1) // threads) for part in range(threads)]
-        self._pool = ThreadPoolExecutor(threads)
-        self.bytes = 2 * half
-
-    def __call__(self) -> float:
-        """Copies once and returns bytes read and written in a second."""
-        start = time.perf_counter()
-        list(self._pool.map(self._copy, self._parts))
-        return self.bytes / (time.perf_counter() - start)
-
-    def _copy(self, part: slice):
-        np.copyto(self._target[part], self._source[part])
 
 
 def build(settings: dict[str, Any]) -> Callable[[Any], list[dict[str, Any]]]:
@@ -54,7 +27,7 @@ def build(settings: dict[str, Any]) -> Callable[[Any], list[dict[str, Any]]]:
         case = updates.update_case(op, dtype, sizes)
     else:
         case = cases.elementwise_case(op, dtype, sizes, settings["working_set"])
-    copy = Copy(settings["working_set"], threads)
+    copy = copier(settings["working_set"], threads)
     device = f"{device_name()} ({threads} threads)"
 
     def measure(_request: str):
@@ -116,13 +89,9 @@ def figures(timed: dict[str, list[float]], moved: int) -> Iterator[dict[str, Any
             "share_of_copy": rate / copy["median"],
             "speedup_over_tf": tensorflow["median"] / seconds["median"],
             **(_change(seconds, tensorflow, len(timed[name]) > 1) if name == "fused" else {}),
-            "time_us_low": seconds["low"] * 1e6,
-            "time_us_high": seconds["high"] * 1e6,
-            "time_us_min": seconds["min"] * 1e6,
+            **{f"time_us_{each}": seconds[each] * 1e6 for each in ("low", "high", "min")},
             "copy_gb_per_s": copy["median"],
-            "copy_gb_per_s_low": copy["low"],
-            "copy_gb_per_s_high": copy["high"],
-            "copy_gb_per_s_max": copy["max"],
+            **{f"copy_gb_per_s_{each}": copy[each] for each in ("low", "high", "max")},
             "bytes": moved,
         }
 
