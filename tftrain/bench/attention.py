@@ -4,11 +4,9 @@ A row is a core in one dtype at one length, and has a process of its own. The co
 """
 
 import itertools
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 from tftrain.bench import host
@@ -17,6 +15,7 @@ from tftrain.bench.picture import legend
 from tftrain.bench.report import spread
 from tftrain.bench.table import BenchTable, Record, RowOutcome, Say, TableRow, cases, columns, in_turns
 from tftrain.bench.worker import Worker, serve
+from tftrain.host import devices
 from tftrain.page.bars import MEANING, speed_panel
 
 STEPS = 5
@@ -30,7 +29,6 @@ PASSES = ("forward", "backward")
 SIZES = {"tokens": 8192, "heads": 4, "head_size": 64, "rate": 0.1}
 COLOURS = {"plain": "#8c8c8c", "softmax": "#d98e4a", "flash": "#1f4e79"}
 LINES = {"fp32": "-", "bf16": "--"}
-SELF = Path("/proc/self")
 
 
 def rows() -> tuple[TableRow, ...]:
@@ -56,18 +54,15 @@ def measure(group: list[TableRow], config: BenchConfig, say: Say) -> Iterator[Ro
         # The first calls of a process are its warm-up.
         answers = in_turns(group, 1 + (config.steps or STEPS), lambda row: workers[row.name].ask("measure"), errors)
     measured = {row.name: list(records(row, answers[row.name])) for row in group if row.name not in errors}
-    every = [record for made in measured.values() for record in made]
+    every = list(itertools.chain(*measured.values()))
     for row in group:
-        if row.name in errors:
-            yield RowOutcome(row.name, [], errors[row.name])
-            continue
-        for record in measured[row.name]:
+        for record in measured.get(row.name, ()):
             compare(record, every)
             say(
                 f"{record['core']:8} {record['pass']:8} {record['time_us']:12.1f} us ({record['time_us_low']:.1f} to "
                 f"{record['time_us_high']:.1f}), {record['peak_mb']:.1f} MB"
             )
-        yield RowOutcome(row.name, measured[row.name])
+        yield RowOutcome(row.name, measured.get(row.name, []), errors.get(row.name))
 
 
 def records(row: TableRow, answers: list[Record]) -> Iterator[Record]:
@@ -170,7 +165,6 @@ def build(settings: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
     """
     import tensorflow as tf
 
-    from tftrain.host.devices import device_name
     from tftrain.host.units import DTYPES
     from tftrain.model import attention_cores
     from tftrain.ops.dropout import DropoutKey, dropout_at
@@ -194,10 +188,10 @@ def build(settings: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
 
         @contextmanager
         def measured(name: str) -> Iterator[None]:
-            (SELF / "clear_refs").write_text("5")  # lowers VmHWM to the memory resident now; see proc(5)
+            devices.SELF.joinpath("clear_refs").write_text("5")  # lowers VmHWM to the memory resident now; see proc(5)
             start = time.perf_counter()
             yield
-            seconds[name], peaks[name] = time.perf_counter() - start, resident_bytes("VmHWM")
+            seconds[name], peaks[name] = time.perf_counter() - start, devices.resident_bytes("VmHWM")
 
         with measured("forward"), tf.GradientTape() as tape:
             tape.watch(tensors)
@@ -211,20 +205,15 @@ def build(settings: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
 
     batch, length = settings["tokens"] // settings["length"], settings["length"]
     shape = "x".join(map(str, (batch, length, settings["heads"], settings["head_size"])))
-    fixed = {"shape": shape, "device": f"{device_name()} ({threads} threads)"}
+    fixed = {"shape": shape, "device": f"{devices.device_name()} ({threads} threads)"}
 
     def measure(_request: str) -> Record:
         nonlocal base
-        base = base or resident_bytes("VmRSS")
+        base = base or devices.resident_bytes("VmRSS")
         seconds, peaks = run(batch, length)
         return {"seconds": seconds, "peak_bytes": {name: peak - base for name, peak in peaks.items()}, **fixed}
 
     return measure
-
-
-def resident_bytes(name: str) -> int:
-    """Returns the resident memory of this process: VmRSS now, VmHWM at its peak."""
-    return int(re.search(rf"^{name}:\s*(\d+) kB", (SELF / "status").read_text(), re.MULTILINE)[1]) * 1024
 
 
 if __name__ == "__main__":

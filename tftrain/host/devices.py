@@ -5,6 +5,8 @@ import platform
 from collections.abc import Mapping
 from pathlib import Path
 
+SELF = Path("/proc/self")
+
 
 def unused_gpu(environ: Mapping[str, str], root: Path = Path("/")) -> str:
     """Returns a line for the log if this host has an NVIDIA GPU that TensorFlow does not find, else "".
@@ -59,5 +61,10 @@ def peak_memory_gb() -> float:
         import tensorflow as tf
 
         return tf.config.experimental.get_memory_info("GPU:0")["peak"] / 1e9
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024 / 1e9
+    return resident_bytes("VmHWM") / 1e9
+
+
+def resident_bytes(name: str) -> int:
+    """Returns the resident memory of this process: VmRSS now, VmHWM at its peak; `getrusage` has the parent's peak."""
+    lines = (SELF / "status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:")) * 1024
