@@ -220,7 +220,7 @@ def _buffers(work: Workload, weights: float, owned: float) -> float:
     """
     if work.dp == 1:
         return 0.0
-    received = 4 * min(owned, BUCKET) if work.has_tensor_owners else 0.0
+    received = 4 * min(owned, BUCKET) if work.owns_tensors else 0.0
     return min(weights, BUCKET) * inventory.wire_bytes(work) + received
 
 

@@ -66,9 +66,20 @@ class Workload(NamedTuple):
     grappler: str = "default"  # the value of the flag memory_optimization where it has an effect, else none
     gpu: bool = False  # whether the device is a GPU
 
-    # Whether tftrain.run can start it, so that its layouts have commands; and whether the last pipeline stage has the
-    # weights, but not the state, of a tied token embedding.
-    runs_here = copies_table = True
+    # In what other software differs.
+    runs_here = True  # whether tftrain.run can start it, so that its layouts have commands
+    copies_table = True  # whether the last pipeline stage has the weights, but no state, of a tied token embedding
+    # Whether shards of the fp32 weights, which are the masters, and of the gradients are all that a rank keeps.
+    sharded_masters = property(lambda work: work.zero_stage == 3)
+    gathers_blocks = property(lambda work: work.zero_stage == 3)  # whether blocks gather weights one after the other
+    # Whether a rank computes all gradients of a micro-batch; what the process once held stays with it.
+    whole_gradients = property(lambda work: work.zero_stage < 3)
+    # Whether the update has fp32 copies of 16-bit gradients; a rank without data parallel ones reads them.
+    widens_gradients = property(lambda work: work.precision != "fp32" and work.dp > 1)
+    # Whether gradients are reduced to the owners of their state alone, not summed for all ranks.
+    sums_to_owners = property(lambda work: work.zero_stage > 0)
+    # Whether the state of a whole tensor has one owner.
+    owns_tensors = property(lambda work: work.zero_stage > 0 and (work.split_strategy != "even" or work.orthogonal))
 
     @property
     def ranks(self) -> int:
@@ -133,39 +144,9 @@ class Workload(NamedTuple):
         return ITEM_BYTES[self.precision]
 
     @property
-    def sharded_masters(self) -> bool:
-        """Whether shards of the fp32 weights, which are the masters, and of the gradients are all that a rank keeps."""
-        return self.zero_stage == 3
-
-    @property
-    def widens_gradients(self) -> bool:
-        """Whether the update has fp32 copies of 16-bit gradients; a rank without data parallel ones reads them."""
-        return self.precision != "fp32" and self.dp > 1
-
-    @property
-    def whole_gradients(self) -> bool:
-        """Whether a rank computes all gradients of a micro-batch; what the process once held stays with it."""
-        return self.zero_stage < 3
-
-    @property
-    def gathers_blocks(self) -> bool:
-        """Whether ranks gather the weights of one block after the other."""
-        return self.zero_stage == 3
-
-    @property
-    def sums_to_owners(self) -> bool:
-        """Whether gradients are reduced to the owners of their state alone, not summed for all ranks."""
-        return self.zero_stage > 0
-
-    @property
     def gradient_sums(self) -> float:
         """Sums of all gradients over data parallel ranks in an update."""
         return 0.0 if self.dp == 1 else self.micro_batches if self.zero_stage == 2 else 1.0
-
-    @property
-    def has_tensor_owners(self) -> bool:
-        """Whether the state of a whole tensor has one owner."""
-        return self.zero_stage > 0 and (self.split_strategy != "even" or self.orthogonal)
 
     @classmethod
     def adapted(cls, work: "Workload", zero_stage: int | None) -> "Workload":

@@ -11,7 +11,7 @@ from tftrain.plan.workload import Workload
 class OtherWorkload(Workload):
     """A job of other software: ZeRO's partition is that of its paper, and an update widens gradients of 16 bits."""
 
-    runs_here = copies_table = sharded_masters = has_tensor_owners = False
+    runs_here = copies_table = sharded_masters = owns_tensors = False
     widens_gradients = property(lambda work: work.precision != "fp32")
     # Without a buffer for sums, ZeRO-2 partitions the gradients themselves; ZeRO-1 sums them for all ranks.
     whole_gradients = property(lambda work: bool(work.accumulation) and work.zero_stage < 3)
