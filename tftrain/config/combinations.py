@@ -45,7 +45,8 @@ def check_model(
         multiple, largest = HEAD_SIZES[model.attn_impl]
         takes = f"{model.attn_impl} takes multiples of {multiple} up to {largest}"
         yield refused(model, "attn_impl", f"expected softmax with heads of {size} elements: {takes}")
-    yield from cudnn.check_flags(model, data, compute, parallel)
+    against = cudnn.reason_against(model, data, compute, parallel)
+    yield from cudnn.problems(model, against and f" with {against}")
     if not compute.enable_resource_variables:
         expected = "expected true: tf.function of TensorFlow 2 supports only resource variables"
         yield refused(compute, "enable_resource_variables", expected)
@@ -183,7 +184,7 @@ def check_sums(compute: ComputeConfig, parallel: ParallelConfig, compares_sample
 
 def check_host(model: ModelConfig, compute: ComputeConfig, mode: str, host: str = "this host") -> Iterator[Problem]:
     """Yields why a host without a GPU, of this name, can't run it."""
-    yield from cudnn.check_host(model, host)
+    yield from cudnn.problems(model, f": {host} has no GPU")
     if mode == "train" and compute.gradient_transport == "xla":
         expected = f"expected horovod: {host} has no GPU, and on CPUs XLA sums nothing over ranks"
         yield refused(compute, "gradient_transport", expected)

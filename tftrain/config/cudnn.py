@@ -7,14 +7,6 @@ from tftrain.config.model import ModelConfig
 from tftrain.config.parallel import ParallelConfig
 
 
-def check_flags(
-    model: ModelConfig, data: DataConfig, compute: ComputeConfig, parallel: ParallelConfig
-) -> list[Problem]:
-    """Returns why the flags refuse it."""
-    reason = reason_against(model, data, compute, parallel)
-    return _refused(model, f" with {reason}" if reason else "")
-
-
 def reason_against(model: ModelConfig, data: DataConfig, compute: ComputeConfig, parallel: ParallelConfig) -> str:
     """Returns the first of the flags that it can't be combined with, and why; "" if there is none."""
     reasons = {
@@ -35,15 +27,11 @@ def reason_against(model: ModelConfig, data: DataConfig, compute: ComputeConfig,
 
 def check_packed_rows(model: ModelConfig, folder: str) -> list[Problem]:
     """Returns why rows of data that hold several examples refuse it."""
-    return _refused(model, f": the rows of {folder} are packed, and cuDNN would mix their examples")
+    return problems(model, f": the rows of {folder} are packed, and cuDNN would mix their examples")
 
 
-def check_host(model: ModelConfig, host: str) -> list[Problem]:
-    """Returns why a host without a GPU, of this name, refuses it."""
-    return _refused(model, f": {host} has no GPU")
-
-
-def _refused(model: ModelConfig, reason: str) -> list[Problem]:
+def problems(model: ModelConfig, reason: str) -> list[Problem]:
+    """Returns the problem of a model that asks for it, if there is a reason against it."""
     if model.attn_impl != "cudnn" or not reason:
         return []
     return [refused(model, "attn_impl", f"expected flash or softmax{reason}")]
