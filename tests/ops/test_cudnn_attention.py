@@ -96,7 +96,7 @@ def test_the_dimension_numbers_are_those_of_attention(forward_and_backward):
     with tf.GradientTape() as tape:
         inputs = [tf.constant(array) for array in (query, key, value)]
         tape.watch(inputs)
-        expected = reference_flash_attention(*inputs, AttentionMask(keys, causal=True), 0.25)
+        expected = reference_flash_attention(*inputs, AttentionMask(keys, causal=True), 0.25, None)
     gradients = tape.gradient(expected, inputs, tf.constant(dcontext))
 
     attended = np.tril(np.ones([LENGTH, LENGTH], bool)) & (keys.numpy() > 0)[:, None, None, :]
@@ -137,7 +137,7 @@ def by_reference(factor=1.0):
         tf.debugging.assert_positive(key_lengths)
         tf.debugging.assert_equal(query_lengths, tf.shape(query)[1])
         keys = tf.cast(tf.sequence_mask(key_lengths, query.shape[1]), tf.int32)
-        return factor * reference_flash_attention(query, key, value, AttentionMask(keys, causal), scale), None
+        return factor * reference_flash_attention(query, key, value, AttentionMask(keys, causal), scale, None), None
 
     return lambda: SimpleNamespace(tftrain_cudnn_attention=call)
 

@@ -19,12 +19,7 @@ _ATTRIBUTES = ("scale", "causal", "window", "drop_below", "seed", "site", "first
 
 
 def flash_attention(
-    query: tf.Tensor,
-    key: tf.Tensor,
-    value: tf.Tensor,
-    mask: AttentionMask,
-    scale: float,
-    dropout: Dropout | None = None,
+    query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, mask: AttentionMask, scale: float, dropout: Dropout | None
 ) -> tf.Tensor:
     """Returns dropout(softmax(scale * query key' + bias)) value for each head; softmax and sums are fp32.
 
@@ -93,12 +88,7 @@ def _flash_attention_gradient(
 
 
 def reference_flash_attention(
-    query: tf.Tensor,
-    key: tf.Tensor,
-    value: tf.Tensor,
-    mask: AttentionMask,
-    scale: float,
-    dropout: Dropout | None = None,
+    query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, mask: AttentionMask, scale: float, dropout: Dropout | None
 ) -> tf.Tensor:
     """Computes `flash_attention` in plain TensorFlow: its specification; float64 too. Only b may be unknown."""
     query, key, value = (tf.transpose(tensor, [0, 2, 1, 3]) for tensor in (query, key, value))
