@@ -118,8 +118,7 @@ def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
 
     run = new_run(config, start(Launch(), config.compute.cpu_threads))
     checkpoints = Checkpoints(run, Inputs.open(config))
-    home = folder.checkpoint_folder(config.run.folder)
-    home.mkdir()
+    folder.checkpoint_folder(config.run.folder).mkdir()
     checkpoints.prepare().join()  # In a run, the first step compiles meanwhile.
     checkpoints.in_memory._thread.join()
     state = sum(values.nbytes for _, values in run.tensors_to_save())

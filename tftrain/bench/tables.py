@@ -9,5 +9,5 @@ from tftrain.bench.published.table import PUBLISHED
 from tftrain.bench.ranks import RANKS
 from tftrain.bench.table import BenchTable
 
-OWN = (KERNELS, PEERS, LEVERS, CHECKPOINT, RANKS, ATTENTION)
-TABLES: dict[str, BenchTable] = {table.name: table for table in (*OWN, *PUBLISHED)}
+EVERY: tuple[BenchTable, ...] = (KERNELS, PEERS, LEVERS, CHECKPOINT, RANKS, ATTENTION, *PUBLISHED)
+TABLES = {table.name: table for table in EVERY}

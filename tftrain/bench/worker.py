@@ -39,11 +39,7 @@ class Worker:
     """A measuring process, from the side of its parent."""
 
     def __init__(
-        self,
-        module: str,
-        settings: dict[str, Any],
-        python: str = sys.executable,
-        environ: Mapping[str, str] | None = None,
+        self, module: str, settings: dict[str, Any], python: str = sys.executable, environ: dict[str, str] | None = None
     ):
         """Starts an interpreter, which sees no GPU; `ask` waits until it is ready.
 

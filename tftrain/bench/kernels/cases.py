@@ -128,8 +128,7 @@ def _softmax(sizes: dict[str, int], causal: bool) -> Op:
         return forward
 
     def reference(scores: tf.Tensor, key_mask: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
-        mask = AttentionMask(key_mask, causal)
-        probabilities = attention_softmax.reference_attention_softmax(scores, mask, scale)
+        probabilities = attention_softmax.reference_attention_softmax(scores, AttentionMask(key_mask, causal), scale)
         return dropout.reference_dropout(probabilities, dropout_of(step))
 
     def tf_nn(scores: tf.Tensor, key_mask: tf.Tensor, _step: tf.Tensor) -> tf.Tensor:

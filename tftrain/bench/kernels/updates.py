@@ -5,6 +5,7 @@ moments are fp32. If the model's weights have 16 bits, gradients have too, and t
 """
 
 import dataclasses
+from functools import partial
 
 import tensorflow as tf
 
@@ -68,10 +69,8 @@ def update_case(op: str, dtype: str, sizes: dict[str, int]) -> Case:
         return optimizer.apply(list(gradients)).grad_norm
 
     total = sum(int(weight.shape.num_elements()) for weight in weights)
-    run = {}
-    for name, function in (("fused", fused), ("reference", reference)):
-        compiled = tf.function(function, autograph=False)
-        run[name] = lambda compiled=compiled: compiled(*gradients)
+    compiled = {"fused": tf.function(fused, autograph=False), "reference": tf.function(reference, autograph=False)}
+    run = {name: partial(function, *gradients) for name, function in compiled.items()}
     return Case(f"{total} in {len(weights)}", {"update": Pass(total * traffic.UPDATE_BYTES[op][dtype], run)})
 
 

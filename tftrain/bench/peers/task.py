@@ -57,8 +57,7 @@ def batches(settings: dict[str, Any], vocab: int = VOCAB) -> list[Batch]:
         return [synthetic(TASKS[settings["task"]], vocab)]
     with np.load(settings["batches"]) as file:
         arrays = dict(file)
-    count = len(arrays["input_ids"])
-    return [{name: array[number] for name, array in arrays.items()} for number in range(count)]
+    return [dict(zip(arrays, features, strict=True)) for features in zip(*arrays.values(), strict=True)]
 
 
 def size(settings: dict[str, Any]) -> PeerTask:

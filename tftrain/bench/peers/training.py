@@ -17,8 +17,7 @@ def build(settings: dict[str, Any]) -> Callable[[int], list[float]]:
     """
     flags = f"{settings['flags']} {settings['extra_flags']}"
     config = configuration(settings["precision"], settings["threads"], flags, task.size(settings))
-    batches = task.batches(settings, config.model.vocab_size)
-    return task.turns(make_step(config), batches)
+    return task.turns(make_step(config), task.batches(settings, config.model.vocab_size))
 
 
 def configuration(precision: str, threads: int, extra_flags: str, size: task.PeerTask) -> TrainConfig:

@@ -166,10 +166,7 @@ def fit(rows: Sequence[PublishedRow], error: Compare, names: Sequence[str]) -> F
 
 
 def held_out_errors(
-    rows: Sequence[PublishedRow],
-    error: Compare,
-    fitted: Fit,
-    groups: Sequence[Hashable],
+    rows: Sequence[PublishedRow], error: Compare, fitted: Fit, groups: Sequence[Hashable]
 ) -> np.ndarray:
     """Returns each row's error under constants fitted to the rows of other groups (tables or folds)."""
     start, ceiling, held_out = _start(fitted.keys), _ceiling(fitted.keys), np.array(fitted.errors)
@@ -178,8 +175,7 @@ def held_out_errors(
         values, errors = fitted.values, fitted.errors
         weights = row_weights([row for row, out in zip(rows, left, strict=True) if not out])
         for _ in range(3):
-            step = _newton(errors[~left], fitted.slopes[~left], weights, values - start)
-            values = np.minimum(values + step, ceiling)
+            values = np.minimum(values + _newton(errors[~left], fitted.slopes[~left], weights, values - start), ceiling)
             errors = _errors(rows, error, fitted.keys, values)
         held_out[left] = errors[left]
     return held_out

@@ -50,8 +50,7 @@ def refusal(case: Case, machine: LocalMachine) -> str | None:
         config = resolved(case)
     except ConfigError:
         return None
-    planned = from_config(config, case.work.dp, gpu=machine.gpu)
-    needed = memory.estimate(planned, machine.constants).minimum / 1e9
+    needed = memory.estimate(from_config(config, case.work.dp, machine.gpu), machine.constants).minimum / 1e9
     return f"does not fit here: {needed:.2f} of {machine.gb:.2f} GB a rank" if needed > machine.gb else None
 
 

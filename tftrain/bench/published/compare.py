@@ -58,18 +58,15 @@ def plan_all(rows: Sequence[PublishedRow]) -> list[Planned]:
             if row.table not in scales and published.gb and published.samples_per_sec_per_gpu:
                 speed = published.samples_per_sec_per_gpu / planned.samples_per_sec_per_gpu
                 scales[row.table] = published.gb / planned.gb, speed
-            planned = _scaled(planned, *scales.get(row.table, (1.0, 1.0)))
+            memory_factor, speed_factor = scales.get(row.table, (1.0, 1.0))
+            planned = planned._replace(
+                gb=planned.gb * memory_factor,
+                seconds=planned.seconds / speed_factor,
+                samples_per_sec_per_gpu=planned.samples_per_sec_per_gpu * speed_factor,
+                tflops_per_gpu=planned.tflops_per_gpu * speed_factor,
+            )
         plans.append(planned)
     return plans
-
-
-def _scaled(planned: Planned, memory_factor: float, speed_factor: float) -> Planned:
-    return planned._replace(
-        gb=planned.gb * memory_factor,
-        seconds=planned.seconds / speed_factor,
-        samples_per_sec_per_gpu=planned.samples_per_sec_per_gpu * speed_factor,
-        tflops_per_gpu=planned.tflops_per_gpu * speed_factor,
-    )
 
 
 def plan(row: PublishedRow) -> Planned:

@@ -42,9 +42,8 @@ def _decoder(cells: CsvRow, zero_stage: int = 0, **flags: Any) -> TrainConfig:
     """Returns the configuration of a row, with some more flags."""
     sizes = {flag: cells.whole(column) for column, flag in SIZES.items()}
     splits = {flag: number < zero_stage for number, flag in enumerate(SPLITS)}
-    return changed(
-        TrainConfig(), DECODER | sizes | splits | {"max_position_embeddings": sizes["max_seq_length"], **flags}
-    )
+    sizes["max_position_embeddings"] = sizes["max_seq_length"]
+    return changed(TrainConfig(), DECODER | sizes | splits | flags)
 
 
 def _ranks(parallel: ParallelConfig, dp: int) -> tuple[int, str]:
@@ -96,8 +95,7 @@ def _topology(cells: CsvRow) -> PublishedRow:
     dp, remark = _filling(config.parallel, cells.whole("dp"), PER_NODE * nodes, factor=True)
     system = "megatron_deepspeed_tuned" if cells.text("table") in TUNED_HOSTS else "megatron_deepspeed"
     formula = {"old": "old", "new": "corrected"}[cells.choice("flops_formula", ("old", "new"))]
-    names = "a100_80gb", system
-    return _row(cells, config, dp, names, reference, formula=formula, remark=remark)
+    return _row(cells, config, dp, ("a100_80gb", system), reference, formula=formula, remark=remark)
 
 
 def _sweep(cells: CsvRow) -> PublishedRow:
@@ -130,8 +128,7 @@ def _cpu_nodes(cells: CsvRow) -> PublishedRow:
     plain = dict.fromkeys(FUSED_OPS.values(), "reference")
     config = _decoder(cells, vocab_size=CPU_VOCAB, activation_checkpointing=checkpointing, **plain)
     dp, remark = _filling(config.parallel, cells.whole("dp"), cells.whole("nodes"), factor=False)
-    names = "a64fx", "megatron_cpu"
-    return _row(cells, config, dp, names, reference, formula="corrected", remark=remark)
+    return _row(cells, config, dp, ("a64fx", "megatron_cpu"), reference, formula="corrected", remark=remark)
 
 
 def _selene(cells: CsvRow) -> PublishedRow:
@@ -147,8 +144,7 @@ def _selene(cells: CsvRow) -> PublishedRow:
     if ranks != PER_NODE * nodes:
         raise ValueError(f"{stated}: expected a product of {PER_NODE * nodes}, the devices of its nodes")
     reference = Reference(sec_per_iteration=cells.figure("sec_per_iteration"))
-    names = "a100_80gb_8_links", "megatron_selene"
-    return _row(cells, config, cells.whole("dp"), names, reference)
+    return _row(cells, config, cells.whole("dp"), ("a100_80gb_8_links", "megatron_selene"), reference)
 
 
 def _foundry(cells: CsvRow) -> PublishedRow:

@@ -70,7 +70,7 @@ class Scale(NamedTuple):
     width: float
     micro_batch: float
     tokens: float
-    heads: int
+    heads: int  # every scaled row has a multiple of them, so that rows of equal width stay equal
 
     def __str__(self) -> str:
         parts = (f"{name} {_share(value)}" for name, value in zip(self._fields[1:-1], self[1:-1], strict=True))

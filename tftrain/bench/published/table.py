@@ -42,7 +42,7 @@ def measure(
         for row in group:
             yield RowOutcome(row.name, [figures[row.name] | {"status": "planned only"}], final=False)
         return
-    machine, size = _machine_and_scale(published, config)
+    machine, size = _host_and_scale(published, config)
     say(f"scale {size}; {machine.gb:.1f} GB a rank")
     base = TableRow(published[0].name, group[0].group)
     others = [row for row in group if row.name != base.name]
@@ -82,13 +82,11 @@ def settle(published: Sequence[PublishedRow], config: BenchConfig) -> BenchConfi
     """Returns the configuration with the scale and the ranks of a table on this machine, if any row runs."""
     if _planned_only(published[-1].table, config):
         return config
-    machine, size = _machine_and_scale(published, config)
+    machine, size = _host_and_scale(published, config)
     return dataclasses.replace(config, scale=str(size.factor), np=machine.ranks)
 
 
-def _machine_and_scale(
-    published: Sequence[PublishedRow], config: BenchConfig
-) -> tuple[scale.LocalMachine, scale.Scale]:
+def _host_and_scale(published: Sequence[PublishedRow], config: BenchConfig) -> tuple[scale.LocalMachine, scale.Scale]:
     machine = scale.inspect(config.np, any(row.workload.pp > 1 for row in published))
     return machine, scale.choose(config.scale, published, machine)
 

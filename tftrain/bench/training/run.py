@@ -96,11 +96,7 @@ def figures(rows: Sequence[dict[str, Any]], output: str, warm_up: int) -> Figure
 
 
 def launch(
-    flags: Sequence[str],
-    ranks: int,
-    seconds: float,
-    module: str = "tftrain.run",
-    environ: Mapping[str, str] | None = None,
+    flags: Sequence[str], ranks: int, seconds: float, module: str = "tftrain.run", environ: dict[str, str] | None = None
 ) -> str:
     """Runs a module, or on several ranks of this host `tftrain.launch`; returns the printed text of all ranks.
 
