@@ -116,8 +116,7 @@ def report(run: Run, step: int, baseline: int, copy_bytes: int, planned: Mapping
     lasting = state_bytes(_weights(run), run.optimizer.state)
     if not devices.has_gpu():  # A device's memory holds no copy.
         lasting["checkpoint_copy"] = copy_bytes
-    transient = {kind: planned[kind] for kind in TRANSIENT}
-    kinds = breakdown(baseline, measure().peak, lasting, transient)
+    kinds = breakdown(baseline, measure().peak, lasting, {kind: planned[kind] for kind in TRANSIENT})
     mine = tf.constant([[kinds[kind] for kind in KINDS]], tf.float64)
     every = collectives.all_gather_rows(run.mesh.world, mine, "memory_by_kind").numpy()
     rank = int(np.argmax(every.sum(axis=1)))

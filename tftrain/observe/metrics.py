@@ -133,8 +133,7 @@ class MetricsWriter:
             where = listed(damaged, 5)
             logger.warning(f"{self.path}: damaged in line {where}; the file is kept as {aside}, its good lines stay")
         stay = [row["rollbacks"] <= rollbacks if "rollbacks" in row else row["step"] <= step for row in good]
-        text = "".join(json.dumps(row) + "\n" for row in itertools.compress(good, stay))
-        durable.write(self.path, text.encode())
+        durable.write(self.path, "".join(json.dumps(row) + "\n" for row in itertools.compress(good, stay)).encode())
 
     def advance(self, step: int) -> None:
         """Moves the progress bar, if there is one, to `step`."""

@@ -111,8 +111,7 @@ class Reporter:
         self.clock = Clock()
         self._run, self._checkpoints, self._baseline = run, checkpoints, baseline
         self._max_steps = run.config.run.max_steps
-        # The memory of the first step includes that of compilation.
-        self._memory_step = min(done + 2, self._max_steps)
+        self.begin_phase(done)
         self._scores: tuple[str, ...] = ()
         self._drawn: list[Path] = []
         self._writer = self._trackers = self._goodput = None
@@ -130,6 +129,7 @@ class Reporter:
     def begin_phase(self, done: int) -> None:
         """Lets the first step of a phase, after the `done` updates, count as one that compiles; plans the second."""
         self.clock.begin_phase()
+        # The memory of the first step includes that of compilation.
         self._memory_step = min(done + 2, self._max_steps)
 
     def step(self, number: int, info: StepInfo, is_due: bool) -> None:

@@ -136,28 +136,27 @@ def fields(row: Row) -> dict[str, Any]:
 def train_line(row: TrainRow, max_steps: int, means: Sequence[Mean]) -> str:
     """Returns the log line of a training step, in the manner of Megatron-LM; `means` are the task's."""
     losses = [f"{mean.label}: {shown(row.means[mean.name])}" for mean in means if mean.is_loss]
-    return " | ".join(
-        (
-            f"iteration {row.step:8d}/{max_steps:8d}",
-            f"consumed samples: {row.consumed_samples:12d}",
-            f"consumed tokens: {row.consumed_tokens:14d}",
-            f"elapsed time per iteration (s): {row.step_time_s:.3f}",
-            f"learning rate: {row.learning_rate:.3E}",
-            f"global batch size: {row.global_batch_size:5d}",
-            *losses,
-            *(f"{name}: {mean:.4f}" for name, mean in row.means.items() if "/" in name),
-            f"loss scale: {row.loss_scale:.1f}",
-            f"grad norm: {row.grad_norm:.3f}",
-            f"skipped iterations: {row.skipped_steps:3d}",
-            f"nan iterations: {row.nan_steps:3d}",
-            f"failed saves: {row.failed_saves:3d}",
-            f"samples per second: {row.samples_per_sec:.1f}",
-            f"real samples per second: {row.real_samples_per_sec:.1f}",
-            f"utilisation: {row.utilisation:.1%}",
-            f"TFLOPs: {row.tflops_per_device:.3f}",
-            f"peak memory (GB): {row.peak_memory_gb:.2f} (rank {row.peak_memory_rank})",
-        )
-    )
+    parts = [
+        f"iteration {row.step:8d}/{max_steps:8d}",
+        f"consumed samples: {row.consumed_samples:12d}",
+        f"consumed tokens: {row.consumed_tokens:14d}",
+        f"elapsed time per iteration (s): {row.step_time_s:.3f}",
+        f"learning rate: {row.learning_rate:.3E}",
+        f"global batch size: {row.global_batch_size:5d}",
+        *losses,
+        *(f"{name}: {mean:.4f}" for name, mean in row.means.items() if "/" in name),
+        f"loss scale: {row.loss_scale:.1f}",
+        f"grad norm: {row.grad_norm:.3f}",
+        f"skipped iterations: {row.skipped_steps:3d}",
+        f"nan iterations: {row.nan_steps:3d}",
+        f"failed saves: {row.failed_saves:3d}",
+        f"samples per second: {row.samples_per_sec:.1f}",
+        f"real samples per second: {row.real_samples_per_sec:.1f}",
+        f"utilisation: {row.utilisation:.1%}",
+        f"TFLOPs: {row.tflops_per_device:.3f}",
+        f"peak memory (GB): {row.peak_memory_gb:.2f} (rank {row.peak_memory_rank})",
+    ]
+    return " | ".join(parts)
 
 
 def eval_line(row: EvalRow, max_steps: int, means: Sequence[Mean]) -> str:
@@ -166,27 +165,25 @@ def eval_line(row: EvalRow, max_steps: int, means: Sequence[Mean]) -> str:
     value, unigram = row.means[f"eval_{loss.name}"], row.eval_unigram_nats
     known = unigram is not None and value is not None
     entropy = [f"unigram entropy: {unigram:.4f}", f"learned from context: {unigram - value:.4f}"] if known else []
-    return " | ".join(
-        (
-            f"held-out at {row.step:7d}/{max_steps:8d}",
-            f"{loss.label}: {shown(value)}",
-            *entropy,
-            *(f"{mean.label}: {shown(row.means[f'eval_{mean.name}'])}" for mean in others),
-            *(f"{name.removeprefix('eval_')}: {score:.4f}" for name, score in row.scores.items()),
-        )
-    )
+    parts = [
+        f"held-out at {row.step:7d}/{max_steps:8d}",
+        f"{loss.label}: {shown(value)}",
+        *entropy,
+        *(f"{mean.label}: {shown(row.means[f'eval_{mean.name}'])}" for mean in others),
+        *(f"{name.removeprefix('eval_')}: {score:.4f}" for name, score in row.scores.items()),
+    ]
+    return " | ".join(parts)
 
 
 def spike_line(row: SpikeRow, max_steps: int) -> str:
     """Returns the log line of a step that was unusual."""
-    return " | ".join(
-        (
-            f"spike at {row.step:10d}/{max_steps:8d}",
-            f"loss: {row.spike_loss:.4f} ({row.spike_loss_zscore:+.1f} standard deviations)",
-            f"grad norm: {row.spike_grad_norm:.3f} ({row.spike_grad_norm_zscore:+.1f})",
-            *(["the update is skipped"] if row.spike_skipped else []),
-        )
-    )
+    parts = [
+        f"spike at {row.step:10d}/{max_steps:8d}",
+        f"loss: {row.spike_loss:.4f} ({row.spike_loss_zscore:+.1f} standard deviations)",
+        f"grad norm: {row.spike_grad_norm:.3f} ({row.spike_grad_norm_zscore:+.1f})",
+        *(["the update is skipped"] if row.spike_skipped else []),
+    ]
+    return " | ".join(parts)
 
 
 def rollback_line(row: RollbackRow, most: int) -> str:
@@ -216,27 +213,25 @@ def short_eval_line(row: EvalRow, max_steps: int, means: Sequence[Mean]) -> str:
     """Returns the short line of an evaluation; `means` are the task's."""
     loss, *others = [mean for mean in means if mean.in_evaluation]
     single = sum(mean.is_loss for mean in means) == 1
-    return "  ".join(
-        (
-            _short_step(row.step, max_steps, with_total=False),
-            f"eval {'loss' if single else loss.short_label} {shown(row.means[f'eval_{loss.name}'])}",
-            *([] if row.eval_unigram_nats is None else [f"unigram {row.eval_unigram_nats:.4f}"]),
-            *(f"{mean.label} {shown(row.means[f'eval_{mean.name}'])}" for mean in others),
-            *(f"{name.removeprefix('eval_')} {score:.4f}" for name, score in row.scores.items()),
-        )
-    )
+    parts = [
+        _short_step(row.step, max_steps, with_total=False),
+        f"eval {'loss' if single else loss.short_label} {shown(row.means[f'eval_{loss.name}'])}",
+        *([] if row.eval_unigram_nats is None else [f"unigram {row.eval_unigram_nats:.4f}"]),
+        *(f"{mean.label} {shown(row.means[f'eval_{mean.name}'])}" for mean in others),
+        *(f"{name.removeprefix('eval_')} {score:.4f}" for name, score in row.scores.items()),
+    ]
+    return "  ".join(parts)
 
 
 def short_spike_line(row: SpikeRow, max_steps: int) -> str:
     """Returns the short line of a step that was unusual; z-scores in standard deviations (sd)."""
-    return "  ".join(
-        (
-            _short_step(row.step, max_steps),
-            f"spike: loss {row.spike_loss:.4f} ({row.spike_loss_zscore:+.1f} sd)",
-            f"grad norm {row.spike_grad_norm:.3f} ({row.spike_grad_norm_zscore:+.1f} sd)",
-            *(["skipped"] if row.spike_skipped else []),
-        )
-    )
+    parts = [
+        _short_step(row.step, max_steps),
+        f"spike: loss {row.spike_loss:.4f} ({row.spike_loss_zscore:+.1f} sd)",
+        f"grad norm {row.spike_grad_norm:.3f} ({row.spike_grad_norm_zscore:+.1f} sd)",
+        *(["skipped"] if row.spike_skipped else []),
+    ]
+    return "  ".join(parts)
 
 
 def _rate(value: float) -> str:

@@ -22,10 +22,7 @@ NAME = "report.html"
 MOST_SPIKES = 20
 WORDS = {"mlm": "masked-LM", "nsp": "next-sentence"}  # in titles of scores, for words in metrics.jsonl
 FEW = 5  # points of a curve that is not smoothed
-MEMORY = (
-    BarSeries("measured", "measured", kind="measured"),
-    BarSeries("planned", "planned", kind="planned"),
-)
+MEMORY = tuple(BarSeries(kind, kind, kind=kind) for kind in ("measured", "planned"))
 
 
 def write_or_warn(output_dir: str | Path) -> None:
@@ -100,8 +97,7 @@ def _curves(rows: list[dict]) -> list[dict[str, Any]]:
     scores = sorted(name for name in scores if "/" not in name and not name.endswith("_loss"))
     charts = lines.chart("Loss", "nats", shown)
     for name in scores:
-        words = [WORDS.get(word, word) for word in name.removeprefix("eval_").split("_")]
-        title = " ".join(words)
+        title = " ".join(WORDS.get(word, word) for word in name.removeprefix("eval_").split("_"))
         curve = lines.Curve("held-out", points(rows, name), "measured")
         charts += lines.chart(title[:1].upper() + title[1:], "", [curve])
     throughput = [lines.Curve("without padding", points(rows, "real_tokens_per_sec"), "published")]
