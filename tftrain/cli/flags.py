@@ -70,9 +70,7 @@ def read(
     args, problems = flagfile.expand(argv)
     own = [getattr(defaults, name, None) for name in vars(config_class).get("__annotations__", ())]
     help.answer(args, sorted(sections(defaults), key=lambda section: section not in own))
-    types = {
-        flag_name(field): type_of(part, field) for part in sections(defaults) for field in dataclasses.fields(part)
-    }
+    types = {flag_name(each): type_of(part, each) for part in sections(defaults) for each in dataclasses.fields(part)}
     texts, stray = _divided(args[1:], types, problems)
     if arguments is not None:
         end = stray.index("--") if "--" in stray else len(stray)

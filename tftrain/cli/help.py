@@ -96,8 +96,7 @@ def paragraphs(program: str) -> list[str]:
     """Returns the sentence of a program, the line above its example, and the example, each on one line."""
     root = Path(tftrain.__file__).parent
     path = next(path for path in (root / f"{program}.py", root / program / "__main__.py") if path.exists())
-    docstring = path.read_text(encoding="utf-8").split('"""')[1]
-    sentence, example = docstring.split("\n\n")[:2]
+    sentence, example = path.read_text(encoding="utf-8").split('"""')[1].split("\n\n")[:2]
     return [" ".join(text.split()) for text in (sentence, *example.split("\n", 1))]
 
 

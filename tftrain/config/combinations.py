@@ -94,8 +94,8 @@ def check_data(data: DataConfig, model: ModelConfig, batch: BatchConfig) -> Iter
         named = ", ".join(f"--{name}" for name in data.sources) or "none"
         expected = f"expected exactly one of --data_dir, --mix, --train_files and --synthetic_data, given: {named}"
         yield refused(data, "data_dir", expected)
-    unused = () if data.mix else ("mix_temperature", "mix_by")
-    yield from superfluous(data, unused, "remove this flag, or add --mix")
+    if not data.mix:
+        yield from superfluous(data, ("mix_temperature", "mix_by"), "remove this flag, or add --mix")
     yield from mixture.problems(data.mix, data.mix_temperature, data.mix_by, model.reads_examples, batch.batch_rampup)
     if data.document_mask and not (model.is_causal and (data.data_dir or data.mix) and not model.reads_examples):
         families = listed("causal")
@@ -234,8 +234,7 @@ def check_reports(log: LogConfig) -> Iterator[Problem]:
     """Yields trackers that there are not, or that are not installed."""
     for name in log.reports:
         if name not in TRACKERS:
-            expected = f"expected some of {', '.join(TRACKERS)}, separated by commas"
-            yield Problem("report_to", name, expected)
+            yield Problem("report_to", name, f"expected some of {', '.join(TRACKERS)}, separated by commas")
         elif TRACKERS[name]:
             yield from not_installed("report_to", name, TRACKERS[name], "trackers")
 

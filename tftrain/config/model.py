@@ -175,8 +175,7 @@ class ModelConfig:
     @property
     def outputs(self) -> int:
         """Numbers that the head of a fine-tuned model gives: for an example or, of some tasks, for each token."""
-        fixed = {"regression": 1, "question_answering": 2, "embedding": 0}
-        return fixed.get(self.task, len(self.labels))
+        return {"regression": 1, "question_answering": 2, "embedding": 0}.get(self.task, len(self.labels))
 
     @property
     def objective(self) -> str:

@@ -11,9 +11,7 @@ from tftrain.files.reading import expanded
 def with_absolute_paths(section: Config) -> Config:
     """Returns a copy of a dataclass whose paths hold in any working folder; addresses are as they were."""
     paths = [field.name for field in dataclasses.fields(section) if field.metadata.get("path")]
-    return dataclasses.replace(
-        section, **{name: absolute(value) for name in paths if (value := getattr(section, name))}
-    )
+    return dataclasses.replace(section, **{name: absolute(path) for name in paths if (path := getattr(section, name))})
 
 
 def expand(field: dataclasses.Field, value: Any) -> Any:

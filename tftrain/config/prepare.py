@@ -65,9 +65,8 @@ class PrepareConfig:
     merges.txt beside it."""
     vocab_size: int | None = flag(None, minimum=64, maximum=1 << 20, common=True)
     """Tokens of the learned vocabulary; by default 30522."""
-    lower_case: bool | None = flag(
-        None, "Lower-case the text; by default true for wordpiece and sentencepiece.", common=True
-    )
+    lower_case: bool | None = flag(None, common=True)
+    """Lower-case the text; by default true for wordpiece and sentencepiece."""
     strip_accents: str = flag("auto", choices=("auto", "true", "false"))
     """Strip the nonspacing marks of letters (é to e), in every script. auto: if the text is lower-cased and, for a new
     vocabulary, in Latin script with hardly any marks; with --vocab_file, as recorded beside it."""

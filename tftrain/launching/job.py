@@ -141,10 +141,8 @@ class _Job:
             if event is None:
                 names = ", ".join(connection.host.name for connection in waiting)
                 raise LaunchError(f"{names}: no answer within --start_timeout={config.start_timeout:g} seconds")
-            if isinstance(event, signal.Signals):
-                return ExitCode.SIGNALLED + event
             if isinstance(event, int):
-                return event
+                return ExitCode.SIGNALLED + event if isinstance(event, signal.Signals) else event
             if event.message is None:
                 raise LaunchError(_not_started(event.connection))
             if "failed" in event.message:

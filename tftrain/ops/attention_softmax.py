@@ -132,8 +132,7 @@ def _softmax_over_keys(scores: tf.Tensor, keys: tf.Tensor, scale: float) -> tf.T
     logits = tf.cast(scores, wide)
     if scale != 1:
         logits *= scale
-    hidden = 1 - tf.cast(keys, wide)
-    return tf.nn.softmax(logits + hidden * MASKED)
+    return tf.nn.softmax(logits + (1 - tf.cast(keys, wide)) * MASKED)
 
 
 def _any_key(attended: tf.Tensor, dtype: tf.DType) -> tf.Tensor:

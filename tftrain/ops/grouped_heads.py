@@ -18,8 +18,7 @@ def grouped_product(x: tf.Tensor, y: tf.Tensor, transpose_b: bool = False) -> tf
     Returns:
         [b, heads, m, n].
     """
-    product = tf.matmul(_joined(x, y.shape[1]), y, transpose_b=transpose_b)
-    return _split(product, x)
+    return _split(tf.matmul(_joined(x, y.shape[1]), y, transpose_b=transpose_b), x)
 
 
 def grouped_sum(x: tf.Tensor, y: tf.Tensor, shared: int) -> tf.Tensor:

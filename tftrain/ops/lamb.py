@@ -96,5 +96,4 @@ def lamb_weights(update: FusedUpdate, rates: tf.Tensor) -> tf.Operation | None:
 
 def adamw(update: FusedUpdate) -> tf.Operation | None:
     """Updates moments and weights in one pass; returns the operation, in a graph. For errors, see `lamb_moments`."""
-    gradients = list(update.gradients)
-    return library().tftrain_adam_w(gradients=gradients, **update.stores(), **update.copied())
+    return library().tftrain_adam_w(gradients=list(update.gradients), **update.stores(), **update.copied())

@@ -112,8 +112,7 @@ def workload(config: PlanConfig, cluster: Cluster, software: type[Workload] = Wo
     if problems:
         raise ConfigError(problems)
     train = dataclasses.replace(train, batch=train.batch.resolve(dp))
-    work = from_config(train, dp, cluster.multiprocessors > 0, cluster.per_node)
-    return software.adapted(work, plan.zero_stage)
+    return software.adapted(from_config(train, dp, cluster.multiprocessors > 0, cluster.per_node), plan.zero_stage)
 
 
 def of_phases(config: PlanConfig, cluster: Cluster) -> list[PlanConfig]:

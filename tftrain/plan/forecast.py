@@ -78,8 +78,7 @@ def bytes_by_kind(sizes: Memory) -> dict[str, float]:
     passing = ("gradients", "accumulation", "communication")
     kinds = {"baseline": sizes.reserve, **{name: getattr(sizes, name) for name in (*state, *passing)}}
     kinds["communication"] += sizes.gathered
-    activations = sizes.activations + sizes.vectors + sizes.temporaries + sizes.fragmentation
-    return {**kinds, "activations": activations}
+    return {**kinds, "activations": sizes.activations + sizes.vectors + sizes.temporaries + sizes.fragmentation}
 
 
 class Shape(NamedTuple):

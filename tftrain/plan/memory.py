@@ -234,5 +234,4 @@ def _fullest_owner(work: Workload, weights: float) -> float:
         others = -(-(work.model.layers + 1) // work.dp) - 1
         block, embedding, _ = inventory.parts(work)
         return embedding.weights + others * block.weights
-    owners = int(work.split_strategy.partition(":")[2])
-    return max(work.model.word.size / work.tp, weights / owners)
+    return max(work.model.word.size / work.tp, weights / int(work.split_strategy.partition(":")[2]))

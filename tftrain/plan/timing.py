@@ -200,10 +200,8 @@ def first_pass_seconds(work: Workload, cluster: Cluster, constants: Constants) -
     speed, own, every = rates(cluster, constants), work.global_batch / work.dp, work.global_batch
     scores, candidates = own * every * (work.sequences - 1), every * (work.sequences - 1)
     rows, columns, width = min(round(own), COMPARED_ROWS), min(candidates, COMPARED_ROWS), work.model.config.vector_size
-    product = sum(
-        products.seconds(_reach(cluster, constants), rows, *sizes, 1, 4)
-        for sizes in ((columns, width), (width, columns))
-    )
+    reach, shapes = _reach(cluster, constants), ((columns, width), (width, columns))
+    product = sum(products.seconds(reach, rows, *shape, 1, 4) for shape in shapes)
     loss = 2 * work.scorings * (scores / (rows * columns) * product + 6 * 4 * scores / speed.memory)
     loss += all_reduce(work.dp * work.vector_bytes, work.dp, work.tp, cluster, speed) / 2
     if not work.has_two_passes:
@@ -234,8 +232,7 @@ def relaunch_seconds(work: Workload, constants: Constants) -> float:
 
     The random state is restored before a block is recomputed, and the device waits for that.
     """
-    launches = sum(kernel.launches[0] for kernel in inventory.parts(work).block.kernels)
-    return launches * constants.launch_us * 1e-6
+    return sum(kernel.launches[0] for kernel in inventory.parts(work).block.kernels) * constants.launch_us * 1e-6
 
 
 def orthogonal_seconds(work: Workload, cluster: Cluster, constants: Constants) -> float:

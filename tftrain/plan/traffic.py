@@ -111,8 +111,7 @@ def _block_by_block(
     of_ends = inventory.weights(work) - layers * of_block
 
     def half(weights: float, item: int) -> float:
-        half_of_sum = all_reduce(weights * item, work.owners, work.tp, cluster, speed) / 2
-        return half_of_sum + constants.wait_us * 1e-6
+        return all_reduce(weights * item, work.owners, work.tp, cluster, speed) / 2 + constants.wait_us * 1e-6
 
     gather, reduce = half(of_block, work.item), half(of_block, inventory.wire_bytes(work))
     hidden, exposed = layers - 1, gather if work.prefetch == 0 else 0.0

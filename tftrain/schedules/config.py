@@ -24,9 +24,8 @@ class ScheduleConfig:
     """Time of a stage's backward pass for weights, which zero_bubble computes later; by default half of --backward."""
     transfer: float = flag(0.0, "Time of a transfer between two stages.", minimum=0)
     forward_only: bool = flag(False, "Use the order of an evaluation, which has no backward.")
-    output: str | None = flag(
-        None, "Write the picture to OUTPUT.png and the trace, in ms, to OUTPUT.json.", names="path"
-    )
+    output: str | None = flag(None, names="path")
+    """Write the picture to OUTPUT.png and the trace, in ms, to OUTPUT.json."""
 
     def problems(self) -> list[Problem]:
         """Returns every reason why there is no such schedule."""
