@@ -149,10 +149,8 @@ def rows_of_chunk(rows: int | None, words: int, width: int, gpu: bool) -> int:
 
     Returns:
         All rows, if the logits are at most as many numbers as the table has or as a chunk may have; else about equal
-        parts,
-        or as many as a chunk may have if their number is unknown. On a GPU, chunks that the rows divide into without a
-        rest
-        are preferred.
+        parts, or as many as a chunk may have if their number is unknown. On a GPU, chunks that the rows divide into
+        without a rest are preferred.
     """
     most, unit = max(LEAST_ROWS, (GPU_LOGITS if gpu else CPU_LOGITS) // words), GPU_UNIT if gpu else 1
     most -= most % unit

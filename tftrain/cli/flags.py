@@ -58,10 +58,8 @@ def read(
 
     Returns:
         A config_class; the problems: unknown flags, values of the wrong type or missing, stray arguments; and the names
-        of
-        the flags that the command line gives. A flag with a problem has its default. `field_problems` and the class
-        itself
-        check the values further.
+        of the flags that the command line gives. A flag with a problem has its default. `field_problems` and the class
+        itself check the values further.
 
     Raises:
         SystemExit: after printing the help or the version, if the arguments ask for it, see `help.answer`.

@@ -83,8 +83,7 @@ def refusal(shape: tuple[int, int, int], causal: bool, dtype: str) -> str:
 
     Returns:
         "" if it can be used, else why not: there is no GPU, cuDNN or XLA refuses the call, or a result differs by more
-        than
-        rounding.
+        than rounding.
     """
     length, _group, size = shape
     if not tf.config.list_logical_devices("GPU"):
