@@ -55,7 +55,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 def launch(config: LaunchConfig, args: Sequence[str], problems: Sequence[Problem]) -> int:
-    """Starts the ranks of a run and returns its exit code; ConfigError: wrong flags; LaunchError: no start."""
+    """Starts the ranks of a run with these flags and returns its exit code; `problems` are of the launcher's options.
+
+    Raises a ConfigError if there are problems or the flags of the run have some, and a LaunchError if the ranks can't
+    be started.
+    """
     args, in_files = flagfile.expand([PROGRAM, *args])
     misread = [*in_files, *flags.read(TrainConfig, args)[1]]
     if problems:
@@ -82,7 +86,10 @@ def launch(config: LaunchConfig, args: Sequence[str], problems: Sequence[Problem
 def start(
     config: LaunchConfig, places: Sequence, args: list[str], in_files: list[Problem], layouts: Layouts | None = None
 ) -> int | None:
-    """Starts the ranks of these hosts, returns the exit code; None: start again, see `job.run`; raises as `launch`."""
+    """Starts the ranks with these flags and returns the exit code of the run; None to start again, see `job.run`.
+
+    `places` are the hosts with their ranks, `in_files` the problems of the flagfiles. For the errors, see `launch`.
+    """
     from tftrain.launching import job
 
     size, has_rank_0 = sum(len(host.slots) for host in places), places[0].is_local
@@ -112,7 +119,8 @@ def start(
 def layouts_of(config: LaunchConfig, places: Sequence, args: list[str], in_files: list[Problem]) -> Layouts:
     """Chooses the layout of a run: that of its checkpoint on as many ranks as before, else the fastest that fits.
 
-    Raises a ConfigError of flags, hosts or data, or if nothing fits, and a RunError if the data can't be read.
+    Raises a ConfigError if the flags, the hosts or the data are wrong, or if nothing fits; and a RunError if the data
+    can't be read.
     """
     from tftrain.launching import local_machine
 

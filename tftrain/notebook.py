@@ -52,7 +52,7 @@ def prepare(**flags: Any) -> None:
 def train(**flags: Any) -> list[dict[str, Any]]:
     """Trains on one rank, as `tftrain.run` does, and returns the rows of metrics.jsonl.
 
-    It is a KeyboardInterrupt if a signal stopped the run, whose state is saved; the same call continues it.
+    Raises a KeyboardInterrupt if a signal stopped the run; its state is saved, and the same call continues it.
     """
     began = time.monotonic()
     config, inputs = _run_config({**flags, "mode": "train"})
@@ -114,7 +114,10 @@ def _command_line(name: str, config_class: type, flags: dict[str, Any]) -> list[
 
 @contextlib.contextmanager
 def _one_rank(compute: ComputeConfig | None = None) -> Iterator[Any]:
-    """Loads TensorFlow, yields this process's mesh; ConfigError, ImportError: TensorFlow already runs otherwise."""
+    """Loads TensorFlow and yields the mesh of this process alone; an error of the body says what to do.
+
+    Raises a ConfigError or an ImportError if TensorFlow already runs, in another way than the flags or the models need.
+    """
     first = "run `from tftrain import notebook` before anything that uses TensorFlow"
     require_keras_2(f"restart the kernel, and {first}")
     import tensorflow as tf

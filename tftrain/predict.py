@@ -28,7 +28,10 @@ def program(texts: Sequence[str]) -> Program:
 
 
 def predict(config: PredictConfig, texts: Sequence[str]) -> None:
-    """Prints the predictions for texts or a file's lines; of the only text, a terminal gets token by token."""
+    """Prints the predictions for the texts, or for the lines of a file; raises what `predictions` raises.
+
+    If there is only one text and a terminal, the tokens that a decoder appends are printed one by one.
+    """
     from tqdm import tqdm
 
     with log.loading():

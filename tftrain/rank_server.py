@@ -1,4 +1,8 @@
-"""Loads what a run needs and forks the ranks of one host, see `tftrain.launching.forking`; its flags are a run's."""
+"""Loads what a run needs and forks the ranks of one host: `python -m tftrain.rank_server FLAGS OF tftrain.run`.
+
+The agent of `python -m tftrain.launch --fork_ranks` starts it on each host, and `tftrain.launching.forking` says how
+the ranks come to be. A rank does what `python -m tftrain.run` does with the same flags.
+"""
 
 import contextlib
 import importlib

@@ -90,9 +90,10 @@ def read(argv: list[str]) -> tuple[checkpoint_flags.Completed, list[Problem]]:
 def checked(
     completed: checkpoint_flags.Completed, problems: list[Problem], launch: Launch
 ) -> tuple[TrainConfig, Inputs]:
-    """Returns the resolved configuration of a run, with sizes of the data, and what it reads, of what `read` returned.
+    """Returns the configuration that a run takes, given what `read` returned, and what it reads.
 
-    Raises a ConfigError with every reason not to start, or a RunError: data, or a custom task's class, can't be used.
+    The configuration is resolved, with the sizes of the data. Raises a ConfigError with every reason not to start; or a
+    RunError if the data can't be read, or if the class of a custom task can't be used.
     """
     inputs = Inputs.open(completed.config, completed.initial)
     if problems := all_problems(completed.config, problems, inputs, launch):
@@ -121,7 +122,8 @@ def checked(
 def locked(output_dir: str, launch: Launch) -> Iterator[None]:
     """Locks the output folder on the chief inside a `with` statement.
 
-    A ConfigError if another run has it, on every rank that can learn it: without the launcher's store only the chief.
+    Raises a ConfigError if another run has it, on every rank that can learn it. Without the launcher's store only the
+    chief knows, and the launcher ends the other ranks when the chief has ended.
     """
     lock, holder = RunLock(output_dir), ""
     if launch.rank == 0:
@@ -157,7 +159,11 @@ def prepare_process(compute: ComputeConfig, may_restart: bool) -> None:
 
 
 def all_problems(config: TrainConfig, misread: list[Problem], inputs: Inputs, launch: Launch) -> list[Problem]:
-    """Returns every reason not to start, at most one of a check for a flag; `misread` flags have their defaults."""
+    """Returns every reason not to start; each check returns at most one entry for a flag.
+
+    `misread` has the problems of flags that could not be read; the configuration has the defaults in their place. Only
+    the chief checks the output folder.
+    """
     problems = joined(misread, config.problems(launch.size))
     wrong = {problem.flag for problem in problems}
     # The data is checked only if the flags that name it are valid.
