@@ -17,7 +17,10 @@ _MOST_DIGITS = 4300  # Python's int() reads no longer texts.
 
 
 def class_name(value: Any, what: str) -> str:
-    """Returns the class that a field means, in the form NFC without spaces around it; or raises a DataError."""
+    """Returns the class that a field means: a text in Unicode's form NFC without surrounding spaces, or a plain value.
+
+    Raises a DataError if the field has no class; the message begins with `what`.
+    """
     if isinstance(value, bool):
         return str(value).lower()
     name = cleaned(str(value)) if isinstance(value, str | int | float) else ""

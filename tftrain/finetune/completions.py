@@ -63,7 +63,11 @@ class Encoded(NamedTuple):
 def read_examples(
     path: str, settings: FineTuningConfig, tokenizer: Tokenizer, notes: FileNotes | None = None
 ) -> list[Example]:
-    """Reads a table of prompts and completions, or of messages; a DataError names the line of a damaged example."""
+    """Reads a table with prompts and completions, or JSON with messages, for which the tokenizer has a template.
+
+    For `notes`, see `tables.usable`. Raises a DataError if the file can't be read, or if an example is damaged; the
+    message names the line.
+    """
     rows = read_table(path, settings.header, settings.skip_bad_rows, notes)
     columns = columns_of(rows)
     chat = next((name for name in messages.COLUMNS if name in columns and not settings.text_column), None)
@@ -134,6 +138,7 @@ def end_of_answer(template: Template) -> str:
 
 
 def _turns(row: Row, messages: Messages, template: Template) -> tuple[tuple[str, bool], ...]:
+    """Returns the texts of a chat, each with whether the model learns it."""
     given = {name: row.values[name] for name in _GIVEN if row.values.get(name)}
     calls = [name for name in _CALLS if any(each.get(name) for each in messages)]
     try:
@@ -193,7 +198,10 @@ def _is_learned(message: Mapping[str, Any]) -> bool:
 
 
 def encode(examples: Sequence[Example], tokenizer: Tokenizer) -> list[Encoded]:
-    """Returns the tokens of examples: `begin_ids` and the prompt, then what is learned: completion and end token."""
+    """Returns the tokens of examples; an end token, which is learned, follows a completion.
+
+    The tokenizer's `begin_ids` stand before a prompt; they are not learned.
+    """
     tokenize = tokenizer.build(with_special_tokens=bool(examples) and examples[0].is_chat)
     pieces = iter(tokenize([text for example in examples for text, _ in example.parts]))
     begin, end, encoded = tokenizer.begin_ids, np.array([tokenizer.vocabulary.end_id], np.int32), []

@@ -21,7 +21,10 @@ _LIST = re.compile(r"[\[({].*[\])}]", re.DOTALL)  # as pandas writes a list into
 def read_examples(
     settings: FineTuningConfig, task: str, split: str, notes: FileNotes | None = None
 ) -> list[TextExample]:
-    """Reads the examples of a split, "train" or "eval"; a DataError names the line without a text or a label."""
+    """Reads the examples of a split, "train" or "eval", for a task on texts or pairs; for `notes` see `usable`.
+
+    Raises a DataError if the file can't be read, or if an example has no text or no label; the message names the line.
+    """
     notes = FileNotes() if notes is None else notes
     path, layout, skips = path_of(settings, split), glue.TASKS.get(settings.glue_task), settings.skip_bad_rows
     skips_lines = skips or bool(layout and layout.skips_damaged)
@@ -58,6 +61,7 @@ def read_examples(
 
 
 def _columns(rows: Sequence[Row], settings: FineTuningConfig, task: str) -> tuple[list[str], str]:
+    """Returns the columns of the texts and that of the label."""
     columns = [column_of(rows, settings.text_column, tables.TEXT_COLUMNS, "text_column")]
     if settings.text_pair_column:
         columns.append(column_of(rows, settings.text_pair_column, tables.PAIR_COLUMNS, "text_pair_column"))
@@ -124,7 +128,10 @@ def with_classes(examples: Sequence, task: str, of_names: dict[str, str]) -> lis
 
 
 def labels_of(examples: Sequence, task: str) -> tuple[str, ...]:
-    """Returns the classes of examples, see `classes.ordered`; raises a DataError if they are too few or too many."""
+    """Returns the classes of examples in their order, see `classes.ordered`.
+
+    Raises a DataError if there are too few, or far too many.
+    """
     labels = {label for example in examples for label in classes_of(example, task)}
     least = 1 if task == "multi_label" else 2
     if not least <= len(labels) <= MAX_LABELS:
@@ -134,7 +141,10 @@ def labels_of(examples: Sequence, task: str) -> tuple[str, ...]:
 
 
 def with_model_labels(rows: list, task: str, labels: Sequence[str], notes: FileNotes) -> list:
-    """Returns examples with the model's names of their classes; a DataError names a class that is none of them."""
+    """Returns examples with the model's names of their classes, see `classes.meant`; `notes` has what was replaced.
+
+    Raises a DataError if a class is none of the model's; the message names the line.
+    """
     if task not in WITH_CLASSES:
         return rows
     names = {name for example in rows for name in classes_of(example, task)}

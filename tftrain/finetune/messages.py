@@ -15,9 +15,10 @@ _ROLES |= {role: role for role in ("system", "user", "assistant", "tool")}
 
 
 def read(row: Row, columns: Sequence[str], keeps_parts: bool = False) -> list[Mapping[str, Any]]:
-    """Returns the messages in a column of a row, or of a prompt, with weight 0, and its completion, which may be texts.
+    """Returns the messages in a column of a row, or those of a prompt and of its completion, which may be texts.
 
-    Parts of a text are one text, unless the template reads them (`keeps_parts`). A DataError names what is wrong.
+    A message of the prompt has the weight 0. Parts of a text become one text, unless the template reads them
+    (`keeps_parts`). Raises a DataError if a column has no messages; the error names what is wrong.
     """
     found: list[Mapping[str, Any]] = []
     if len(columns) == 1 and isinstance(system := row.values.get("system"), str) and system.strip():

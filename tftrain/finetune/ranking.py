@@ -24,7 +24,11 @@ _TOP, _RECALLS = 10, (1, 10, DEEPEST)
 
 
 def ranking_scores(queries: Iterable[tuple[Sequence[float], Collection[float]]]) -> dict[str, float]:
-    """Returns the means of `RANKING`, given the gains of what was found for each query, by rank, and of all judged."""
+    """Returns the means of the scores `RANKING`; NaN without a query.
+
+    `queries` has for each query the relevance of the documents that were found, by rank, and of all documents that are
+    judged.
+    """
     rows = []
     for gains, judged in queries:
         total = sum(gain > 0 for gain in judged) or 1

@@ -115,6 +115,7 @@ def _texts(row: Row, column: str) -> list[str]:
 def _label(
     row: Row, column: str, settings: FineTuningConfig, negatives: int, partners: int
 ) -> float | tuple[float, ...]:
+    """Returns the number of a pair, or the teacher's scores of the candidates."""
     loss, value, what = settings.embedding_loss, row.values.get(column), f"{row.place}: {column}"
     if loss not in TAUGHT:
         found = number(int(value) if isinstance(value, bool) else value, what)
