@@ -66,7 +66,7 @@ class MaskedWords(Task):
         """Returns the text of a batch as it was before masking, without padding, [CLS] and [SEP]: int32 [tokens].
 
         The batch has the standard features, [n, S] and [n, P]; examples of weight 0 are left out. [CLS] is the first
-        token of every sequence, [SEP] the last.
+        token of every sequence, [SEP] the last, so records of any vocabulary will do.
         """
         real = batch["example_weights"] > 0
         if not real.any():

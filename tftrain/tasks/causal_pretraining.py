@@ -17,9 +17,10 @@ from tftrain.tasks.task import Batch, Mean, Sums, Task
 class CausalPretraining(Task):
     """A decoder and its next-token loss.
 
-    Its sums are the cross-entropy of the tokens, in nats, their number, and the number of those whose best prediction
-    is right. A batch has input_ids and labels, int32 [b, S]: the label of a token is the token after it. One of an
-    evaluation may have example_weights, float [b], 0 for a sample that only fills the batch.
+    Its sums are the cross-entropy of the tokens, in nats, their number, and the number of tokens whose best prediction
+    is right; samples that only fill the batch do not count. A batch has input_ids and labels, int32 [b, S]: the label
+    of a token is the token after it. A batch of an evaluation may have example_weights, float [b], 0 for a sample that
+    only fills the batch.
     """
 
     sums = ("lm_sum", "lm_weight", "lm_correct", "examples")

@@ -39,6 +39,7 @@ class CustomTask(LabelledTask):
     _texts: Any  # functions `encode` and `tokenize` with the tokenizer of the run; there before `read` is called
 
     def __init_subclass__(cls, **kwargs):
+        """Makes the means and the sums of the names of a class."""
         super().__init_subclass__(**kwargs)
         for attribute in ("head", "minimizes", "reports", "scored"):
             names = getattr(cls, attribute)
@@ -95,6 +96,7 @@ class CustomTask(LabelledTask):
         return self._texts.tokenize(texts)
 
     def _take_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Takes the shapes of a row of each array of a file; raises a UserCodeError if another file had others."""
         self._shapes = getattr(self, "_shapes", shapes)
         if shapes != self._shapes:
             raise UserCodeError(f"returned rows of {shapes}; expected those of the training file, {self._shapes}")
@@ -149,6 +151,7 @@ class CustomTask(LabelledTask):
         return {mean.weight: counts.get(mean.name, tf.reduce_sum(weights)) for mean in self.means}
 
     def _sums(self, values: Mapping[str, tf.Tensor], weights: tf.Tensor) -> Sums:
+        """Returns the sums over examples of what a method gave for each, by the names of means."""
         for name, value in values.items():
             if name not in {mean.name for mean in self.means}:
                 raise UserCodeError(f"returned {name}, which the class neither minimizes nor reports")
@@ -173,7 +176,10 @@ def load(name: str) -> type[CustomTask]:
 
 
 def with_class(config: TrainConfig) -> TrainConfig:
-    """Returns a custom task's configuration with the labels of its class; raises a UserCodeError or ConfigError."""
+    """Returns the configuration of a custom task with the labels that its class names.
+
+    Raises a UserCodeError, see `load`, or a ConfigError if flags contradict the class.
+    """
     model, settings, task = config.model, config.fine_tuning, load(config.model.task)
     head = f"expected {', '.join(task.head) or 'none'}, the head of {model.task}; another class does not go on with it"
     expected = {

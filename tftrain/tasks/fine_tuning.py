@@ -170,7 +170,8 @@ class QuestionAnswering(FineTuning):
     """Where an answer begins and ends (Rajpurkar et al., arXiv 1606.05250 and 1806.03822).
 
     The loss is the mean cross-entropy of both ends, in nats. A batch has labels, int32 [b, 2]: the first and the last
-    token of the answer; both are 0, [CLS], in a window of a context that has no answer.
+    token of the answer. A context that does not fit becomes several windows that overlap. In a window without the
+    answer, both labels are 0, the position of [CLS].
     """
 
     def loss_terms(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:

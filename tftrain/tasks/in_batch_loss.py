@@ -196,4 +196,5 @@ def _folded(
 
 
 def _part(tensors: Sequence[tf.Tensor], first: tf.Tensor) -> list[tf.Tensor]:
+    """Returns a tile's rows of each tensor, from row `first` on."""
     return [tf.slice(each, [first, 0][: each.shape.rank], [COMPARED_ROWS, *each.shape[1:]]) for each in tensors]

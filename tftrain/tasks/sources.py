@@ -33,7 +33,10 @@ logger = logging.getLogger(__name__)
 
 
 def open_source(task: Task, data: PhaseData, split: str, seed: int) -> ExampleSource:
-    """Opens the examples of a split, "train" or "eval", for a task; raises a DataError or a UserCodeError."""
+    """Opens the examples of a split, "train" or "eval", of what a run or one of its phases reads.
+
+    Raises a DataError or a UserCodeError if a file can't be read, or can't be used for the task.
+    """
     if isinstance(data, OpenedData):
         return pretraining.open_source(data, split, seed)
     if isinstance(task, CustomTask):

@@ -80,7 +80,10 @@ class Task(abc.ABC):
     def __init__(
         self, config: TrainConfig, mesh: Mesh, part: ModelPart | None = None, initial: InitialValues | None = None
     ):
-        """Builds the layers of `part`, by default all, with variables of `initial`, or drawn where it lacks them."""
+        """Builds the model, whose variables are those of `initial`, or drawn where it lacks them.
+
+        `config` is resolved, with the sizes that the data gives. `part` has the layers of this rank, by default all.
+        """
         self.config, gpu = config, devices.has_gpu()
         self.source_names = phases.source_names(phases.read(config.data, config.batch))
         for name in self.source_names:
@@ -154,11 +157,17 @@ class Task(abc.ABC):
     def compare(
         self, vectors: tf.Tensor, batch: Batch, group: Group, trains: bool = True
     ) -> tuple[Sums, tf.Tensor | None]:
-        """Computes the losses that compare samples, for which the sums of `compute` have zeros.
+        """Computes the losses that compare samples; the sums of `compute` have zeros in their place.
 
-        The vectors are the outputs of this rank's samples of the global batch, fp32 or fp64 [n, ...], and the ranks of
-        the group share that. Returns the sums over these samples, by name, and the gradient of the loss's total over
-        the global batch, by the vectors; None unless it `trains`.
+        Args:
+            vectors: the outputs of this rank's samples of the global batch, fp32 or fp64 [n, ...].
+            batch: the features of these samples.
+            group: the ranks that share the global batch.
+            trains: whether the gradient is computed.
+
+        Returns:
+            The sums over this rank's samples, by name; and the gradient of the loss's total over the global batch with
+            respect to the vectors, None without training.
         """
         raise NotImplementedError
 
@@ -182,7 +191,10 @@ class Task(abc.ABC):
         return end - first, self.config.model.hidden_size
 
     def text_tokens(self, batch: Mapping[str, np.ndarray]) -> np.ndarray | None:
-        """Returns the tokens of a batch's text, int [n], without padding and special ones; None if it predicts none."""
+        """Returns the tokens of a batch's text, int [n], without padding and special tokens: for the unigram entropy.
+
+        Returns None if the task does not predict tokens, so that the entropy says nothing.
+        """
         return None
 
     @property
@@ -234,7 +246,11 @@ class Task(abc.ABC):
         return tf.stack([sums[name] for name in self.sums])
 
     def loss(self, sums: Mapping[str, tf.Tensor], weights: tf.Tensor) -> tf.Tensor:
-        """Returns what a micro-batch adds to the loss, given the global batch's `loss_weights`: a scalar."""
+        """Returns the part of the global batch's loss that comes from a micro-batch with these sums, a scalar.
+
+        Over all micro-batches and ranks, the parts add up to the loss. `weights`, [len(losses)], are the `loss_weights`
+        summed over the global batch.
+        """
         shares = [sums[mean.total] / weight for mean, weight in zip(self.losses, tf.unstack(weights), strict=True)]
         return sum(shares[1:], shares[0])
 
