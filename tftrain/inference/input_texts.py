@@ -19,7 +19,8 @@ def read(path: str, task: str, settings: FineTuningConfig | None) -> Iterator[tu
     """Yields places and texts of a table, with a tab between the texts of a pair, or of each line of another file.
 
     A TSV file is a table if its first line names the column of a text. The columns are those of the model's run. The
-    path - is standard input. A DataError names a line that can't be read, or a missing column.
+    path - is standard input. Raises a DataError if the file can't be read, or has no such column; the message names the
+    line.
     """
     texts = None if path == STANDARD_INPUT else _labelled(path, task, settings)
     yield from _lines(path) if texts is None else texts

@@ -12,7 +12,10 @@ Predicted = list[list[Candidate]] | Continuation  # for each masked token, or af
 
 
 def as_text(text: str, sample: Sample, value: Predicted, mask: str, streamed: bool = False) -> str:
-    """Returns the lines that are printed for a text, without what was streamed; `mask` is the token to predict."""
+    """Returns the lines that are printed for a text, without the text and its continuation if they were streamed.
+
+    `mask` is the token that is predicted.
+    """
     lines = [] if streamed else [printable(text)]
     if not isinstance(value, list):
         lines.append(f"  next: {_listed(value.candidates, quote=True)}")
@@ -25,7 +28,10 @@ def as_text(text: str, sample: Sample, value: Predicted, mask: str, streamed: bo
 
 
 def of_task(text: str, task: str, item: Mapping[str, Any], top_k: int) -> str:
-    """Returns the lines that are printed for a text and its object from `TaskPredictions`, with `top_k` entries."""
+    """Returns the lines that are printed for a text, given its object from `task_predictions.TaskPredictions`.
+
+    At most `top_k` classes, answers or numbers of a vector are printed.
+    """
     return f"{printable(text)}\n  {printable(_predicted(task, item, top_k))}"
 
 

@@ -51,9 +51,10 @@ class InitialWeights:
         return self._description[1]
 
     def open(self, model: ModelConfig, mode: str, may_lack_heads: bool, kind: str = "trained") -> Weights:
-        """Opens the numbers, of a kind in WEIGHTS, for a model that a run trains or only evaluates, as `mode` says.
+        """Opens the numbers for a model that a run trains or only evaluates, as `mode` says; `kind` is one of WEIGHTS.
 
-        Raises a FormatError or CheckpointError if they can't be read, or lack a head and `may_lack_heads` is false.
+        With `may_lack_heads`, output heads that the numbers lack are random, as with --init_missing. Raises a
+        FormatError or a CheckpointError if the numbers can't be read, or if they lack a head.
         """
         weights = registry.open_weights(parse_place(self.value), weights=kind)
         for note in weights.notes:
@@ -77,8 +78,8 @@ def with_model_of_weights(
 ) -> tuple[TrainConfig, list[Problem], InitialWeights | None]:
     """Takes the flags of the model that the command line does not give from the weights that a run begins with.
 
-    Returns the configuration; its problems: weights that can't be read, and flags that contradict them; and the
-    weights. A configuration that continues a run names no initial weights.
+    Returns the configuration; its problems, which are weights that can't be read and flags that contradict them; and
+    the weights. A configuration that continues a run names no initial weights.
     """
     model, examples = _with_glue(config.model, config.fine_tuning)
     config, settings = dataclasses.replace(config, model=model, fine_tuning=examples), config.run

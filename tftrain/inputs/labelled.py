@@ -55,7 +55,7 @@ class Labelled(PhaseData):
     def labels(self) -> tuple[str, ...]:
         """The classes of the model: those of the flags, else of the training file; none for other tasks.
 
-        Raises a DataError, see `examples`, or if there are too few classes, or far too many.
+        Raises a DataError if there are too few classes or far too many, and for the reasons of `examples`.
         """
         if self.model.labels or self.model.task not in WITH_CLASSES:
             return self.model.labels
@@ -94,8 +94,8 @@ class Labelled(PhaseData):
     def examples(self, split: str) -> list:
         """Returns the texts, sentences or questions of a split, as the task has them, with the model's classes.
 
-        The log says what is left out, and which names of classes were replaced. A DataError names the line of an
-        example that is damaged, or whose class is none of the model's.
+        The log says what is left out, and which names of classes were replaced. Raises a DataError if the file can't be
+        read, if an example is damaged, or if its class is none of the model's; the message names the line.
         """
         rows, notes = self._read(split)
         names = FileNotes()
@@ -109,6 +109,7 @@ class Labelled(PhaseData):
         return len(self._read(split)[0])
 
     def _read(self, split: str) -> tuple[list, FileNotes]:
+        """Returns the examples of a split, and what to say of them; for errors see `examples`."""
         return self._train if split == "train" else self._eval
 
     @functools.cached_property

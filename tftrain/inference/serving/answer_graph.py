@@ -135,7 +135,14 @@ def divide(
     stride: int,
     padding_id: int = 0,
 ) -> Windows:
-    """Makes the windows of questions about contexts, `stride` tokens apart, of both's tokens, int32 [n, tokens]."""
+    """Makes the windows of questions about contexts, given the tokens of both, int32 [n, tokens].
+
+    Args:
+        asked: the questions; a window has at least one token of the context too.
+        roles: the special tokens of the vocabulary.
+        stride: tokens between the beginnings of two windows of a context.
+        padding_id: the id at positions without a token.
+    """
     asked_tokens, tokens = (tf.cast(each.row_lengths(), tf.int32) for each in (asked, context))
     capacity = max_seq_length - asked_tokens - roles.around(2)
     step = tf.minimum(stride, capacity)
@@ -169,7 +176,10 @@ def divide(
 def _is_best(inside: tf.Tensor, size: tf.Tensor, is_part: tf.Tensor, token: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
     """Returns which windows have the most context around a token, of equal ones the first; see `squad._best_windows`.
 
-    Its place in the part of the context is `inside`, [w, S], and the part has `size` tokens, [w, 1].
+    Args:
+        inside: position of a token in the window's part of the context, [w, S].
+        size: tokens of the part, [w, 1].
+        is_part, token: where a token is and which one of `tokens`, [w, S].
     """
     # In fp64, as NumPy has it: in fp32 other windows would be equal.
     score = tf.cast(tf.minimum(inside, size - 1 - inside), tf.float64) + 0.01 * tf.cast(size, tf.float64)

@@ -29,7 +29,10 @@ LABELS = "labels.txt"  # the classes of a fine-tuned model, one a line, in the o
 
 
 def write(config: ExportConfig) -> None:
-    """Writes the model into a folder that appears when it is complete, and logs what it is and how it compares."""
+    """Writes the model into a folder that appears when it is complete, and logs what it is and how it compares.
+
+    Raises a RunError or an OSError; the message names the file or the flag.
+    """
     settings = config.export
     is_onnx = settings.format == "onnx"
     if is_onnx:
@@ -77,6 +80,7 @@ def one_line_of(label: str) -> str:
 
 
 def _check_threshold(config: ExportConfig, task: str, why: str) -> None:
+    """Raises a RunError if `--null_score_threshold` is given and there is no signature that it is for."""
     threshold = config.export.null_score_threshold
     if threshold is None or (task == "question_answering" and not why):
         return
@@ -87,7 +91,10 @@ def _check_threshold(config: ExportConfig, task: str, why: str) -> None:
 
 
 def write_saved_models(folder: Path, source: ServedModel, built: Mapping[str, Signature]) -> dict[str, Function]:
-    """Writes SavedModels without and, if needed, with tensorflow-text; returns their functions on token ids."""
+    """Writes the SavedModel that needs only TensorFlow, and one with tensorflow-text if the tokenizer needs that.
+
+    Returns the functions on token ids of the first, by name.
+    """
     bare = built
     if source.text and source.text.needs_tensorflow_text:
         bare = {name: signature for name, signature in built.items() if not signature.takes_text}

@@ -34,7 +34,10 @@ class PipelineGraph(tf.Module):
     needs_tensorflow_text: bool = False  # whether there are ops of tensorflow-text
 
     def __init__(self, model: bytes, unspelled: Collection[str], mask: str | None):
-        """Takes the tokens that no text spells, and the mask that calls find; a ValueError says what has no ops."""
+        """Takes the special tokens that no text spells, and the one that a call with `with_mask` finds, if any.
+
+        Raises a ValueError if something in `model` can't be done by TensorFlow's ops; the message says what.
+        """
         super().__init__()
         # The library reads numbers with an error of their last bit, which decides between paths of one score.
         content = json.loads(Tokenizer.from_buffer(model).to_str())
@@ -100,6 +103,7 @@ class PipelineGraph(tf.Module):
         raise ValueError(f"its normalizer has {kind}")
 
     def _add_words(self, own: Mapping[str, Any] | None, splits: list[Step], is_normalized: bool) -> None:
+        """Adds what divides texts into words to `splits`."""
         kind = own["type"] if own else "Sequence"
         if kind == "Sequence":
             for each in (own or {}).get("pretokenizers", ()):

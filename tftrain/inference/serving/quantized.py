@@ -1,7 +1,8 @@
 """Weights in 8 bits with one scale for each channel; the model multiplies them by it and computes in fp32.
 
 A weight w becomes round(w / s), where s is the largest magnitude of its channel divided by 127. The channels of a
-kernel are its outputs, those of tables their tokens. Biases, norms and small tables stay fp32.
+kernel are its outputs. The channels of the token embedding and of a decoder's output layer are the tokens. Biases,
+norms and small tables stay fp32.
 """
 
 from collections.abc import Callable
