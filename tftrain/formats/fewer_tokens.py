@@ -27,11 +27,16 @@ _ROWS = 64  # A table with rows beyond its tokens keeps a multiple, for the matr
 
 
 def cut(weights: Weights, texts: Sequence[str], most: int | None, shown: str) -> Weights:
-    """Returns weights with the tokens that texts have, or with the `most` frequent ones; `shown` is the weights' flag.
+    """Returns weights with the tokens that texts have, or with the most frequent ones.
 
-    Texts are files, as --input_files of tftrain.prepare; without them, the vocabulary's own order says what is
-    frequent. Raises a FormatError or DataError if there is no tokenizer, or the texts can't be read or have no token; a
-    ConfigError if every text needs more tokens than `most`.
+    Args:
+        texts: files, as --input_files of tftrain.prepare; none: the vocabulary's own order says what is frequent.
+        most: number of tokens that stay; None: all that the texts have.
+        shown: the flag that names the weights, for messages.
+
+    Raises:
+        FormatError, DataError: there is no tokenizer, or the texts can't be read or have no token.
+        ConfigError: `most` is less than the number of tokens that every text needs.
     """
     tokenizer = weights.tokenizer
     if tokenizer is None:
@@ -74,6 +79,7 @@ def _counts(tokenizer: Tokenizer, texts: Sequence[str]) -> np.ndarray:
 
 
 def _with_rows(weights: Weights, ids: Sequence[int], tokenizer: Tokenizer) -> Weights:
+    """Returns weights with some rows of the vocabulary, by their numbers, and the tokenizer of these."""
     model = dataclasses.replace(weights.model, vocab_size=len(ids))
     axes, shapes = {}, {}
     for old, new in zip(describe(weights.model).variables(), describe(model).variables(), strict=True):

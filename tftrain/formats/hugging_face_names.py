@@ -28,7 +28,10 @@ _NOT_IN_EACH = ("attention/query_norm", "attention/key_norm", "attention/norm") 
 
 
 def type_of(model: ModelConfig) -> ModelType:
-    """Returns the type that a model names, or else the last of its family with its flags; raises a FormatError."""
+    """Returns the type of a model: the one that it names, or else the last of its family whose flags are the model's.
+
+    Raises a FormatError if there is none.
+    """
     own = dataclasses.replace(model, norm_position="pre" if is_pre_norm(model) else "post")
     fitting = [
         each

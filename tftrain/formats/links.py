@@ -51,7 +51,10 @@ def as_in_torch(theirs: str, variable: Variable) -> Link:
 
 
 def joined(theirs: str, variables: Sequence[Variable], by_rows: bool = True) -> Link:
-    """Returns the link of variables of one shape, joined along their last axis; `by_rows`: and then transposed."""
+    """Returns the link of variables of one shape that are concatenated along their outputs, the last axis.
+
+    With `by_rows`, rows and columns of a matrix are exchanged, see `transposed`.
+    """
     count, (*inner, outputs) = len(variables), variables[0].shape
     shape, names = (*inner, count * outputs), tuple(variable.name for variable in variables)
     turned = np.transpose if by_rows else np.asarray
@@ -67,8 +70,9 @@ def joined(theirs: str, variables: Sequence[Variable], by_rows: bool = True) -> 
 def by_heads(theirs: str, variables: Sequence[Variable], heads: int) -> Link:
     """Returns the link of variables that alternate head by head along the tensor's first axis, as in Megatron-LM.
 
-    The tensor is [heads * len(variables) * head size, inputs]; queries, keys and values are [inputs, outputs]. Those of
-    biases lack the axis of inputs.
+    Args:
+        theirs: name of the tensor, [heads * len(variables) * head size, inputs], or without the last axis for biases.
+        variables: queries, keys and values, [inputs, outputs], or [outputs] for biases.
     """
     outputs, inner = variables[0].shape[-1], variables[0].shape[:-1]
     size = outputs // heads

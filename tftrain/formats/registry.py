@@ -1,8 +1,11 @@
 """The formats by name: what reads and what writes each of them. A format's libraries are loaded when it is used.
 
-The module of a format has the functions `read` (a model in a folder), `read_model` (model and tokenizer, without a
-tensor and without TensorFlow) and `write` (a model into an empty folder; it returns the variables that have a place).
-Each raises a FormatError that names the file or the flag.
+The module of a format has three functions. Each raises a FormatError that names the file or the flag.
+
+- read: opens a model in a folder; refuses damaged files, and models that this project does not have.
+- read_model: returns the model and the tokenizer in a folder. It reads no tensor and loads no TensorFlow.
+- write: writes a model into an empty folder; refuses models that the format does not have. It returns the names of the
+  variables that the format can store.
 """
 
 import math
@@ -38,7 +41,11 @@ def local(source: Place, shown: str, last: int = 1) -> Place:
 
 
 def open_weights(source: Place, allow_pickle: bool = False, weights: str = "trained") -> Weights:
-    """Opens the model at a place, with weights of a kind; a FormatError or CheckpointError names a bad file."""
+    """Opens the model at a place; of hf with `allow_pickle` also one without a safetensors file.
+
+    `weights` is one of WEIGHTS; only tftrain has averaged ones. Raises a FormatError or a CheckpointError if the model
+    can't be read; the message names the file.
+    """
     options = {"allow_pickle": allow_pickle} if source.format == "hf" else {}
     options |= {"averaged": True} if weights == "averaged" else {}
     return _module(source.format).read(Path(source.path), **options)
@@ -58,10 +65,17 @@ def tokenizer_folders(source: Place) -> list[Path]:
 def write_weights(
     target: Place, weights: Weights, architecture: str | None = None, max_shard_bytes: float = math.inf
 ) -> list[str]:
-    """Writes a model and its tokenizer into an empty folder; raises a FormatError if the format can't hold the model.
+    """Writes a model and its tokenizer into an empty folder.
 
-    The architecture is a class of the format's library, by default the largest whose heads are all there. A file of hf
-    has at most `max_shard_bytes` of tensors. Returns the names of the variables that the format has no place for.
+    Args:
+        architecture: a class of the format's library; None: the largest whose heads are all there.
+        max_shard_bytes: most bytes of tensors in a file of hf.
+
+    Returns:
+        The names of the variables that the format has no place for, which are left out.
+
+    Raises:
+        FormatError: the format can't hold the model.
     """
     formats = WITH_TASKS[:1] if weights.model.is_custom else WITH_TASKS
     if weights.model.is_fine_tuned and target.format not in formats:

@@ -76,7 +76,12 @@ def write_sharded(
 
 
 def write(path: Path, shapes: Mapping[str, tuple[int, ...]], tensors: Iterable[tuple[str, np.ndarray]]) -> None:
-    """Writes a new file of fp32 tensors, with one tensor in memory at a time; `shapes` has the order of `tensors`."""
+    """Writes a file of fp32 tensors.
+
+    Args:
+        shapes: of all tensors by name, in the order of the file, which must not exist.
+        tensors: names and values, in the same order; one is in memory at a time.
+    """
     header, position = {"__metadata__": {"format": "pt"}}, 0
     for name, shape in shapes.items():
         end = position + 4 * math.prod(shape)

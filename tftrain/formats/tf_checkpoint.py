@@ -44,7 +44,13 @@ class TfCheckpoint:
 def write(
     prefix: Path, tensors: Iterable[tuple[str, np.ndarray]], others: Mapping[str, tf.Tensor] | None = None
 ) -> None:
-    """Writes a checkpoint PREFIX.index of fp32 tensors, few in memory at a time, and of other small ones."""
+    """Writes a checkpoint of fp32 tensors.
+
+    Args:
+        prefix: path of the checkpoint without `.index`.
+        tensors: names and values; few are in memory at a time.
+        others: small tensors of any dtype.
+    """
     with tempfile.TemporaryDirectory(dir=prefix.parent, prefix=".parts_") as folder:
         parts: list[str] = []
 

@@ -136,6 +136,7 @@ class _Unpickler(pickle._Unpickler):
         self._prefix = prefix
 
     def find_class(self, module: str, name: str) -> Any:
+        """Returns what takes the place of a class or function."""
         match module, name:
             case "collections", "OrderedDict":
                 return type(name, (collections.OrderedDict,), {})
@@ -148,6 +149,7 @@ class _Unpickler(pickle._Unpickler):
         return type(name, (Record,), {})
 
     def persistent_load(self, pid: Any) -> Storage:
+        """Returns the storage that the pickle names, see `Tensor`."""
         kind, storage, key = pid[:3]
         if kind != "storage" or storage not in _STORAGES or not isinstance(key, str):
             raise ValueError(f"a storage of an unknown kind: {pid[:2]}")
