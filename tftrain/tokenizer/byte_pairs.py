@@ -27,11 +27,17 @@ _SAMPLE = "".join(map(chr, range(0x800))) + " a  b\n\n c\t\u4e00\u3000\U0001f600
 def learn_byte_pairs(
     texts: Iterable[list[str]], vocab_size: int, special: Sequence[str] = (END_OF_TEXT,)
 ) -> tuple[Vocabulary, bytes]:
-    """Learns a vocabulary: the special tokens, the 256 bytes and the pairs that occur most often in lists of texts.
+    """Learns a vocabulary: the special tokens, the 256 bytes and the pairs that occur most often.
 
-    The result depends on the texts only, and not on their order or on the number of threads. The size is at least that
-    of the bytes and special tokens; a small text gives fewer. With SPECIAL_TOKENS as special tokens, transformers reads
-    a text as [CLS] text [SEP]. Returns the vocabulary, and the tokenizer in the library's format (tokenizer.json).
+    The result depends on the texts only, and not on their order or on the number of threads.
+
+    Args:
+        texts: lists of texts.
+        vocab_size: tokens; at least the 256 bytes and the special tokens. A small text gives fewer.
+        special: END_OF_TEXT; or SPECIAL_TOKENS, and then transformers reads a text as [CLS] text [SEP].
+
+    Returns:
+        The vocabulary, and the tokenizer in the library's format (tokenizer.json).
     """
     tokenizer = _byte_level(models.BPE())
     trainer = trainers.BpeTrainer(
@@ -106,6 +112,7 @@ def _byte_level(model: models.BPE) -> Tokenizer:
 
 
 def _from_gpt2(path: str, vocabulary: dict[str, Any]) -> Tokenizer:
+    """Returns the tokenizer of a vocab.json and the merges.txt beside it."""
     if not vocabulary or not all(type(number) is int and 0 <= number < 1 << 31 for number in vocabulary.values()):
         raise DataError(f"{path}: not a vocabulary of tokens with their ids; {_EXPECTED}")
     folder, name = os.path.split(path)

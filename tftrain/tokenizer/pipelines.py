@@ -69,7 +69,11 @@ def _hide(content: dict[str, Any], unspelled: Set[str]) -> None:
 
 
 def read_file(path: str) -> tuple[Vocabulary, bytes]:
-    """Returns the vocabulary and the bytes of a tokenizer.json, or of one made of a .model; raises a DataError."""
+    """Reads a tokenizer.json of any kind, or a .model of sentencepiece.
+
+    Returns the vocabulary, and the tokenizer as the content of a tokenizer.json. Raises a DataError if the library
+    can't read it, or if it has more than this project can do.
+    """
     data, folder = vocabulary.read_file(path, _EXPECTED), os.path.dirname(path)
     if path.endswith(".model"):
         tokenizer_class = roles.read_object(folder, roles.SETTINGS).get("tokenizer_class")

@@ -21,7 +21,10 @@ _FAIRSEQ = {
 
 
 def convert(content: bytes, path: str, tokenizer_class: str = "") -> Tokenizer:
-    """Returns the tokenizer of a .model file with the ids of a class of transformers; raises a DataError."""
+    """Returns the tokenizer of a .model file, for a class of transformers if that has other ids.
+
+    Raises a DataError if it is not such a file, or its algorithm is neither unigram nor bpe.
+    """
     from sentencepiece import sentencepiece_model_pb2
 
     proto = sentencepiece_model_pb2.ModelProto()
@@ -68,6 +71,7 @@ def _model(kind: int, pieces: Sequence[tuple[str, float]], unknown: int, has_byt
 
 
 def _add_text_steps(tokenizer: Tokenizer, spec: Any, splits: bool) -> None:
+    """Adds what the model does with a text before it cuts it, and the decoder."""
     steps = [normalizers.Precompiled(spec.precompiled_charsmap)] if spec.precompiled_charsmap else []
     if spec.remove_extra_whitespaces:
         steps += [normalizers.Strip(left=True, right=True), normalizers.Replace(Regex(" {2,}"), " ")]

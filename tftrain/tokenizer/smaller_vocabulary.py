@@ -146,6 +146,7 @@ def _merges(model: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _renumbered(content: Mapping[str, Any], new: Mapping[int, int]) -> dict[str, Any]:
+    """Returns the content of a tokenizer.json with the tokens whose new ids are given."""
     model, padding = dict(content["model"]), content.get("padding")
     if _kind(model) == "Unigram":
         model["vocab"] = [each for number, each in enumerate(model["vocab"]) if number in new]
@@ -163,6 +164,7 @@ def _renumbered(content: Mapping[str, Any], new: Mapping[int, int]) -> dict[str,
 
 
 def _around(processor: Any, new: Mapping[int, int]) -> Any:
+    """Returns what puts tokens around a text, with their new ids."""
     if not isinstance(processor, dict):
         return processor
     changed = {name: [processor[name][0], new[processor[name][1]]] for name in ("sep", "cls") if name in processor}

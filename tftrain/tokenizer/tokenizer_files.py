@@ -85,6 +85,7 @@ def read(folder: Path) -> Tokenizer | None:
 
 
 def _of_library(folder: Path, kind: str, settings: dict[str, Any]) -> Tokenizer:
+    """Returns a byte-level BPE, or a tokenizer in another format of the library `tokenizers`."""
     names_of = ("tokenizer.json", "vocab.json", *sentencepiece_model.FILES)
     file = next(folder / name for name in names_of if (folder / name).is_file())
     vocabulary, model = (read_byte_pairs if kind == "bpe" else pipelines.read_file)(str(file))
@@ -95,6 +96,7 @@ def _of_library(folder: Path, kind: str, settings: dict[str, Any]) -> Tokenizer:
 
 
 def _of_words(folder: Path, kind: str, settings: dict[str, Any]) -> Tokenizer:
+    """Returns a WordPiece or a model of sentencepiece with tftrain's vocabulary beside it."""
     path = folder / "tokenizer.json"
     has_vocabulary = (folder / VOCAB).is_file()
     vocabulary = read_vocabulary(str(folder / VOCAB), kind) if has_vocabulary else _from_tokenizer_json(path)
@@ -169,6 +171,7 @@ def _of_decoder(tokenizer: Tokenizer, settings: dict[str, Any], file: Path) -> T
 
 
 def _special(tokenizer: Tokenizer, settings: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Returns the special tokens that the settings name, other than the defaults."""
     defaults, tokens = tokenizer.named_tokens, set(tokenizer.vocabulary.tokens)
     named = {name: content_of(settings.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
     return tuple((name, token) for name, token in named.items() if token in tokens and token != defaults.get(name))
@@ -193,6 +196,7 @@ def _check_words(folder: Path, settings: dict[str, Any]) -> None:
 
 
 def _bert_normalizer(content: dict[str, Any]) -> dict[str, Any]:
+    """Returns the settings of the BertNormalizer in the content of tokenizer.json, if there is one."""
     normalizer = content.get("normalizer")
     return normalizer if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer" else {}
 

@@ -103,8 +103,9 @@ class Tokenizer(NamedTuple):
     def build(self, with_special_tokens: bool = False, with_mask: bool = False) -> Tokenize:
         """Loads the library, and returns what turns texts into ids, with long clauses cut as in prepared text.
 
-        An added special token that a text spells is that token `with_special_tokens`, a mask `with_mask`, if this kind
-        of tokenizer `finds_masks`.
+        Args:
+            with_special_tokens: whether an added special token that a text spells is that token.
+            with_mask: whether a mask that a text spells is that token, if this kind of tokenizer `finds_masks`.
         """
         if self.needs_tensorflow_text:
             from tftrain.tokenizer import tensorflow_text

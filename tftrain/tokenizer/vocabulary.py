@@ -157,10 +157,10 @@ def read_vocabulary(path: str, tokenizer_type: str, roles: Roles | None = None) 
 
 
 def check_tokens(tokens: tuple[str, ...], path: str, tokenizer_type: str, roles: Roles | None = None) -> None:
-    """Raises a DataError unless tokens are a valid vocabulary. Token n is on line n + 1 of the file `path`.
+    """Checks that tokens are a valid vocabulary. Token n is on line n + 1 of the file `path`, for the error message.
 
-    It names a role without a token, a mask with another role, a vocabulary without an ordinary token or with too many,
-    and a token that occurs twice, is too long or contains a line break or NUL.
+    Raises a DataError if a role has no token, the mask has another role, there is no ordinary token, a token occurs
+    twice, there are too many tokens, or a token is too long or contains a line break or NUL.
     """
     roles = roles or of_tokens(tokens)
     if len(tokens) > MAX_TOKENS:

@@ -24,11 +24,13 @@ def word_splitter(
 ) -> WordSplitter:
     """Returns the function that splits sentences into words.
 
-    "sentencepiece" splits at spaces only, because the trainer never learns a piece that crosses a space, and the
-    sentencepiece model includes its own normalization. That of "wordpiece" is BERT's, or "nfkc" for tensorflow-text's
-    basic tokenizer: its lower case, with which words lose their accents too, is Unicode's NFKC case folding, and
-    without lower case it does not normalize. Without `strip_accents`, words lose them with BERT's normalization if they
-    are lower-cased.
+    Args:
+        tokenizer_type: "sentencepiece" splits at spaces only, because the trainer never learns a piece that crosses a
+            space, and the sentencepiece model includes its own normalization.
+        normalization: for "wordpiece", BERT's normalization, or "nfkc" for tensorflow-text's basic tokenizer. The lower
+            case of "nfkc" is Unicode's NFKC case folding; without lower case it does not normalize.
+        lower_case: whether words are lower-cased. With "nfkc" they then lose their accents too.
+        strip_accents: whether words lose their accents with BERT's normalization; None: if they are lower-cased.
     """
     if tokenizer_type != "wordpiece":
         return lambda sentences: [sentence.split() for sentence in sentences]
@@ -73,7 +75,10 @@ def strip_accents(counts: Counter) -> Counter:
 def unreachable_words(
     vocabulary: Vocabulary, lower_case: bool, normalization: str, strip_accents: bool | None = None
 ) -> list[str]:
-    """Returns the whole words of a WordPiece vocabulary that no text can give, as normalization changes them."""
+    """Returns the whole words of a WordPiece vocabulary that no text can give, as normalization changes or splits them.
+
+    Special tokens, unused ones and pieces that begin with "##" are not among them.
+    """
     pieces = ("##", UNUSED_PREFIX)
     special = {vocabulary.tokens[number] for number in vocabulary.roles.special}
     whole = [token for token in vocabulary.tokens if not token.startswith(pieces) and token not in special]
