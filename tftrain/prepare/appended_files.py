@@ -12,7 +12,10 @@ import uuid
 
 
 def append(folder: str, prefix: str, rows: bytes, row_bytes: int = 1) -> None:
-    """Appends rows of `row_bytes` each to this thread's file, and removes an incomplete one that is at its end."""
+    """Appends rows to this thread's file of a folder, and makes the folder; `prefix` begins the file's name.
+
+    `row_bytes` is the size of every row. What an earlier write has left of an incomplete row is removed.
+    """
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, prefix + _writer(os.getpid(), threading.get_ident())), "ab") as file:
         if incomplete := file.tell() % row_bytes:

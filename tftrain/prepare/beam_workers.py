@@ -41,7 +41,10 @@ class BeamWorkers(Workers):
     """
 
     def __init__(self, options: Sequence[str], work: str):
-        """Checks the options of Beam's pipelines, or raises a ConfigError; `work` is a folder that all workers see."""
+        """Checks the options of Beam's pipelines; `work` is a folder that all workers see.
+
+        Raises a ConfigError if an option is unknown or has a wrong value.
+        """
         super().__init__(1)
         self._pool = spawned(1, _begin)
         self._work = work
@@ -131,7 +134,10 @@ def _cancel(running: Any, *_: Any) -> None:
 
 
 def _checked(options: Sequence[str]) -> tuple[list[str], str]:
-    """Returns options with defaults of the direct runner, and a warning, or ""; a ValueError names a wrong option."""
+    """Returns options for pipelines, with defaults of the direct runner, and a warning, or "".
+
+    Raises a ValueError if an option is unknown or has a wrong value.
+    """
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 

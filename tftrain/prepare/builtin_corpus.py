@@ -1,8 +1,11 @@
 """The built-in corpus: English documentation inside installed Python packages, with nothing to download.
 
-The packages are a fixed list for each TensorFlow, whose lock file pins one version of each. So the corpus is the same
-on every machine. The text is the docstrings of every module, from its syntax tree, and documentation files (.rst, .md,
-.txt). A hash of the file name orders the files, so a capped corpus is a fair sample. Duplicate paragraphs are removed.
+The packages are a fixed list for each TensorFlow. Its lock file pins one version of each for every Python that tftrain
+supports. So the corpus is the same on every machine and does not depend on other installed packages.
+
+The text has two sources: the docstrings of every module and the documentation files (.rst, .md, .txt). Docstrings come
+from the module's syntax tree, so no module is imported. A hash of the file name orders the files, so a capped corpus is
+a fair sample of the whole corpus. Duplicate paragraphs are removed.
 """
 
 import ast
@@ -46,8 +49,8 @@ def packages_for(tensorflow: str) -> list[str]:
 def list_files(packages: Iterable[str] | None = None) -> list[str]:
     """Returns the paths of the Python and documentation files of the packages, in corpus order, and logs the packages.
 
-    By default, they are those of `packages_for` the TensorFlow that is installed. A DataError names all packages that
-    are not installed, or lack a file.
+    By default, they are those of `packages_for` the TensorFlow that is installed. Raises a DataError if a package or
+    one of its files is not installed. The message names all such packages.
     """
     versions, missing, paths = [], [], {}
     for package in packages_for(importlib.metadata.version("tensorflow")) if packages is None else packages:

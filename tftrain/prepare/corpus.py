@@ -36,8 +36,8 @@ _OTHER_SPACES = "\t\u00a0\u2003\u3000"
 def read_documents(stream: BinaryIO, name: str, separator: str, cut: list[str]) -> Iterator[list[str]]:
     """Yields the documents of an uncompressed text file: exactly one, maybe empty, unless blank lines separate them.
 
-    `cut` takes the name of the file for each document that is too large for memory. A DataError gives the byte offset,
-    in the uncompressed text, of what is not UTF-8.
+    `cut` gets the name of the file for each document that is too large for memory. Raises a DataError if the file is
+    not UTF-8; the message gives the byte offset in the uncompressed text.
     """
     yield from _documents(_lines(stream, name, separator), separator, name, cut)
 

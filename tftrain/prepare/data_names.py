@@ -61,8 +61,9 @@ def is_no_data(path: str) -> bool:
 def data(entries: Iterable[tuple[str, bytes | None, Entry]], left_out: list[str]) -> Iterator[Entry]:
     """Yields the entries that are data, in their order; a description that stays comes after the first of its kind.
 
-    An entry has its path below the folder or in the archive, and the first bytes, if they are known. `left_out` takes
-    the paths of the others.
+    Args:
+        entries: path below the folder or in the archive, the first bytes, if they are known, and the entry.
+        left_out: gets the paths of the others.
     """
     kinds, cards = set(), []
     for path, beginning, entry in entries:

@@ -53,7 +53,10 @@ def _empty_sketch():
 
 
 def find_pairs(index: Buckets, bucket: int) -> np.ndarray:
-    """Returns pairs of documents of a bucket that share a band, uint64 [n, 2]; `joined` makes groups of them."""
+    """Returns pairs of documents of a bucket that share a band, uint64 [n, 2].
+
+    Together, the pairs of all buckets join the documents of each group, see `joined`.
+    """
     rows = index.read(bucket)
     rows = rows[np.lexsort((rows["document"], rows["hash"]))]
     hashes, documents = rows["hash"], rows["document"]

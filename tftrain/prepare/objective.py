@@ -1,4 +1,8 @@
-"""The interface between a preparation and its objective: what the examples of a chunk train a model to predict."""
+"""The interface between a preparation and its objective: what the examples train a model to predict.
+
+A preparation reads documents, tokenizes them, and writes shards. An objective makes the examples of a chunk of
+documents, and knows what the log says of them. There is one file for each: `masked_objective` and `causal_objective`.
+"""
 
 import abc
 from collections import Counter
@@ -15,7 +19,10 @@ from tftrain.tokenizer.vocabulary import Vocabulary
 
 
 class TokenizedText(NamedTuple):
-    """Documents as one stream of tokens, none empty; passages are what `PrepareObjective.passages` returns."""
+    """Documents as one stream of tokens. No document and no passage is empty.
+
+    A passage is a sentence, or whatever else `PrepareObjective.passages` makes of a document.
+    """
 
     tokens: np.ndarray  # int32 [tokens] token ids
     passages: np.ndarray  # int64 [passages + 1] first position of each passage; the last element is the end of all

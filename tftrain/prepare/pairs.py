@@ -1,13 +1,18 @@
 """Sentence pairs for masked-LM and next-sentence training (BERT, arXiv 1810.04805, section 3.1 and appendix A.2).
 
-Without next sentences, an example has one text, with which a document goes on (RoBERTa, arXiv 1907.11692, its
-DOC-SENTENCES). A pair consists of two texts, A and B, which fill a sequence. In half of the pairs B follows A. In the
-others B comes from another document, and the text after A goes into the next pair. A small share of the pairs has a
-random, smaller length. A pair takes as many tokens of a document as fit, so a long sentence is cut, and every token is
-in some pair.
+Without next sentences, an example has one text, A, with which a document goes on (RoBERTa, arXiv 1907.11692, its
+DOC-SENTENCES).
+
+A pair consists of two texts, A and B, which fill a sequence. In half of the pairs B follows A in the same document.
+In the others B comes from another document, and the text after A goes into the next pair. A small share of the pairs
+has a random, smaller length, so training includes short sequences.
+
+A document is a stream of tokens. A pair takes as many tokens as fit, or the tokens up to the document's end, and the
+next pair goes on where it ends. So a sentence that is longer than a sequence is cut, and every token is in some pair.
 
 Nothing but the text tells a model the label. The lengths of A and B are drawn before the label. A random B has exactly
-as many tokens as the B that it replaces, and starts and ends inside or at the edge of a sentence as that does.
+as many tokens as the B that it replaces, and starts and ends inside or at the edge of a sentence as the replaced B
+does.
 """
 
 from bisect import bisect_left, bisect_right
@@ -43,10 +48,14 @@ class Pair(NamedTuple):
 def make_pairs(
     text: TokenizedText, max_seq_length: int, short_seq_prob: float, rng: np.random.Generator
 ) -> Iterator[Pair]:
-    """Yields the pairs of a text, whose passages are sentences: with every token, except documents of one token.
+    """Yields the pairs of a text. They contain every token, except documents of one token.
 
-    If the text has one document, all pairs are consecutive. A pair has at most `max_seq_length` tokens, at least 8,
-    including [CLS] and both [SEP]. The share `short_seq_prob` of them has a random length.
+    If the text has one document, all pairs are consecutive.
+
+    Args:
+        text: the documents; its passages are sentences.
+        max_seq_length: maximum number of tokens of a pair, including [CLS] and both [SEP]; at least 8.
+        short_seq_prob: share of the pairs with a random length.
     """
     max_tokens = max_seq_length - 3
     source = _RandomTexts(text, rng)
@@ -126,7 +135,10 @@ class _RandomTexts:
         return int(self._sorted_sizes[-2] if longest == document else self._sorted_sizes[-1])
 
     def draw(self, document: int, middle: int, end: int) -> int:
-        """Returns the first position of a random text of another document that can replace [middle, end)."""
+        """Returns the first position of a random text that can replace [middle, end) of a document.
+
+        The text has the same number of tokens, which is at most `longest_other`, and is inside one other document.
+        """
         text, length = self._text, end - middle
         if self._is_boundary[middle]:
             starts = text.passages[self._rng.integers(0, len(text.passages) - 1, _CANDIDATES)]

@@ -1,13 +1,17 @@
 """Splits paragraphs into sentences, in every script.
 
-The marks that end a sentence are the characters with Unicode's property Sentence_Terminal, in three groups. Marks of
-Latin, Greek, Cyrillic and others, such as the full stop, also stand in abbreviations and numbers: they end a sentence
-only before a space, and not before a lower-case letter or after a common abbreviation. All others, such as the
-ideographic full stop and the danda, need no space. Thai and Lao have no mark: a space between two of their letters ends
-a sentence. Lower-cased text has no capitals, so a sentence of more than 300 characters is split before lower-case
-letters too.
+The marks that end a sentence are the characters with Unicode's property Sentence_Terminal. Three groups of them have
+different rules:
 
-tensorflow-text's sentence breakers split after every full stop before a space or a letter, even in "e.g." and "Mr.".
+- Marks of Latin, Greek, Cyrillic and others, such as the full stop, also stand in abbreviations and numbers. They end a
+  sentence only before a space, and not before a lower-case letter or after a common abbreviation.
+- All other marks, such as the ideographic full stop and the danda, end a sentence with or without a space.
+- Thai and Lao have no mark: a space between two of their letters ends a sentence.
+
+Lower-cased text has no capitals, so a sentence of more than 300 characters is split before lower-case letters too.
+
+tensorflow-text's sentence breakers split after every full stop before a space or a letter, even in "e.g.", "Mr." and
+"tf.data". The rules of this module do not split these.
 """
 
 import re

@@ -113,7 +113,11 @@ def _row_groups(path: str, file: BinaryIO) -> Iterator[FilePart]:
 
 
 def read(divided: Iterable[FilePart], config: PrepareConfig, notes: SourceNotes | None = None) -> Iterator[Document]:
-    """Yields the documents of parts of files, empty ones too; `notes` takes what is to be said. Raises a DataError."""
+    """Yields the documents of parts of files, empty ones too.
+
+    `notes` gets what the log is to say of the files. Raises a DataError if a file can't be read, or if it has a bad row
+    and `config.skip_bad_rows` is not set.
+    """
     notes = notes or SourceNotes([], [])
     for path, _, row_group in divided:
         with errors_named(path), addresses.open_file(path) as stream:

@@ -33,7 +33,10 @@ class Chunk(NamedTuple):
 
 
 class SpooledDocument(NamedTuple):
-    """A document as `Spool.split` made it: the paragraphs that stay, duplicates, and all of a near duplicate."""
+    """A document: the paragraphs that it keeps, those that are duplicates, and all if it is a near duplicate.
+
+    A paragraph is what `Spool.split` has made of it.
+    """
 
     paragraphs: list[Any]
     duplicates: list[Any]
@@ -71,7 +74,10 @@ class Spool:
         return Chunk("train", choice % self.train_chunks)
 
     def add(self, numbered: Iterable[tuple[int, list[str], str | None]]) -> dict[str, int]:
-        """Appends documents, by number, with paragraphs and id, to their chunks; returns their number by split."""
+        """Appends documents to their chunks, and returns the number of documents added to each split.
+
+        `numbered` has for each document its number in the corpus, its paragraphs, and its id or None.
+        """
         documents, counts, buffered = defaultdict(bytearray), {"train": 0, "eval": 0}, 0
         kinds = ((paragraph_rows, self.index), (band_rows, self.bands))
         hashes = [(rows_of, index, defaultdict(bytearray)) for rows_of, index in kinds if index]

@@ -41,7 +41,10 @@ ENVIRONMENT = {
 
 
 class Workers:
-    """A pool of `count` spawned processes until the context ends; an exception terminates them at once."""
+    """A pool of `count` spawned processes, which start with the first stage and end with the context.
+
+    If an exception leaves the context, they are terminated at once.
+    """
 
     def __init__(self, count: int):
         self.count = count
@@ -59,7 +62,15 @@ class Workers:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def run(self, stage: str, function: Callable[..., Result], tasks: Sequence[tuple]) -> Iterator[Result]:
-        """Yields function(*task) for each task, in order, with a progress bar; a DataError if a worker process died."""
+        """Yields function(*task) for each task, in task order, and shows a progress bar.
+
+        Args:
+            stage: its name for the progress bar and error messages.
+            function: a function that another process can import; its exceptions are raised here.
+
+        Raises:
+            DataError: a worker process died.
+        """
         with progress(stage, len(tasks)) as advance:
             for result in self._results(stage, function, tasks):
                 advance()
