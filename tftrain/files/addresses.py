@@ -1,6 +1,7 @@
 """Files at addresses such as s3://bucket/text.jsonl: lists, reads and writes them with retries, through fsspec.
 
-An address begins with a protocol and "://". fsspec finds credentials and endpoints in the environment and its files.
+An address begins with a protocol and "://". fsspec's file systems find credentials and endpoints in their environment
+variables and in fsspec's configuration files.
 """
 
 import contextlib
@@ -197,7 +198,10 @@ def download_all(address: str, files: Iterable[str], folder: Path) -> None:
 
 @_retried
 def upload(address: str, path: str | os.PathLike) -> None:
-    """Copies a file to an address, where it appears when it is complete, and checks its size; raises OSError."""
+    """Copies a local file to an address, and checks its size there; raises an OSError if that fails.
+
+    Object stores show a file only when it is complete.
+    """
     (system, name), size = _system(address), os.path.getsize(path)
     system.put_file(str(path), name)
     system.invalidate_cache()

@@ -42,7 +42,10 @@ def flush(path: Path) -> None:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Writes a small file and flushes it: whole, or not at all, after a crash too; an OSError names the file."""
+    """Writes a small file and flushes it; after a crash or on a full disk, the file is complete or does not exist.
+
+    Raises an OSError that names the file if it can't be written.
+    """
     temporary = path.with_name(f".{path.name}.new")
     try:
         temporary.unlink(missing_ok=True)

@@ -1,6 +1,7 @@
 """Errors of data and of models: messages of one line that name the file.
 
-TensorFlow wraps an error of an input pipeline in its own, with a traceback, from which `data_error` takes the message.
+TensorFlow wraps an error of an input pipeline in its own exception, whose message contains a traceback. `data_error`
+extracts the original message from it.
 """
 
 import re

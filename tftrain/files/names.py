@@ -1,6 +1,7 @@
 """Names and addresses that others chose: which of them become paths of this machine, and which are opened.
 
-A listing, an archive, an index, a manifest or a link may name anything: who makes a path of it asks this module first.
+A listing, an archive, an index, a manifest or a link may name anything. Whatever makes a path of such a name asks this
+module, and so does whatever opens an address.
 """
 
 import os
@@ -19,7 +20,10 @@ _SNAPSHOT = re.compile(r"(.*/models--[^/]+)/snapshots/[^/]+(?:/[^/]+)*")
 
 
 def check(name: str, error: type[Exception] = ValueError) -> str:
-    """Returns a name; raises `error` unless it is a path below any folder, of characters that a name needs."""
+    """Returns a name that is a path below any folder.
+
+    Raises an `error` if the name is empty or absolute, leads out of a folder, or has characters that no name needs.
+    """
     if {"", ".", ".."}.intersection(name.split("/")) or "\\" in name:
         raise error(f"the name {one_line(repr(name), 200)}: expected a name inside a folder")
     if CONTROLS.search(name):

@@ -1,6 +1,7 @@
 """Reads small files whole, and refuses large files and files that are not regular.
 
-Manifests, vocabularies, indexes and flagfiles are read here, so that no pipe or device blocks, or fills the memory.
+Manifests, vocabularies, indexes and flagfiles are read by this module, so that no path can block a program (a pipe, a
+device) or fill its memory.
 """
 
 import errno
@@ -18,7 +19,8 @@ _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
 def expanded(value: str) -> str:
     """Returns a path, or a list with paths, with `~` and variables as a shell replaces them; not in addresses of HTTP.
 
-    A name that exists may have "$" in it. A variable that is not set is a ValueError, and so are quotes.
+    A name that exists may have "$" in it. Raises a ValueError if a variable is not set, or if there are quotes, as on a
+    line of a flagfile.
     """
 
     def variable(match: re.Match) -> str:
@@ -57,7 +59,10 @@ def pointer(path: str | os.PathLike) -> str:
 
 
 def read_small(path: str, limit: int) -> bytes:
-    """Returns what a regular file of at most `limit` bytes has; raises an OSError whose `strerror` says why not."""
+    """Returns the content of a file of at most `limit` bytes.
+
+    Raises an OSError if the file can't be read, is not regular, or is too large; its `strerror` gives the reason.
+    """
     # Without O_NONBLOCK, opening a pipe waits until another process opens its other end.
     with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
         mode = os.fstat(file.fileno()).st_mode

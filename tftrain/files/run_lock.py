@@ -2,7 +2,8 @@
 
 Two runs in one folder would remove each other's checkpoints and mix their metrics. The chief of a run locks the file
 `OUTPUT_DIR/run.lock`, which names the process. The operating system releases the lock when the process ends, however it
-ends, so a crash leaves no lock behind. POSIX locks work between the hosts of a file system that has them, as NFS.
+ends, so a crash leaves no lock behind. POSIX locks work between the hosts of a file system whose servers support them,
+such as NFS.
 """
 
 import errno
@@ -39,7 +40,8 @@ class RunLock:
     def acquire(self, wait_seconds: float = 0.0) -> str | None:
         """Locks the folder; returns words for the process that still holds the lock after `wait_seconds`, else None.
 
-        It waits longer for a process on another host, which may be dead. Without locks in the file system, this warns.
+        It waits longer for a process on another host, which may be dead. If the file system has no locks, this warns
+        and goes on.
         """
         end, lease = time.monotonic() + wait_seconds, LEASE_SECONDS
         try:

@@ -1,6 +1,7 @@
 """JSON of files that may be damaged or forged: parsed strictly, and converted to a declared type by msgspec.
 
-msgspec checks types, bounds and unknown fields, but not that a name occurs once in an object: Python's json parses.
+msgspec checks types, bounds and unknown fields. It can't see that a name occurs twice in an object, so the text is
+parsed by Python's json, whose hooks can.
 """
 
 import json
@@ -19,7 +20,11 @@ _PLACE = re.compile(r" - at `\$([^`]*)`")
 
 
 def parse(text: bytes | str) -> Any:
-    """Parses JSON; a ValueError also for NaN, Infinity, two fields of one name in an object, and too deep a nesting."""
+    """Parses JSON.
+
+    Raises a ValueError if the text is not JSON, has NaN or Infinity, has two fields of one name in an object, or is
+    nested too deeply.
+    """
     try:
         return json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
     except RecursionError:
@@ -29,7 +34,8 @@ def parse(text: bytes | str) -> Any:
 def convert(value: Any, kind: type[T], name: str = "") -> T:
     """Converts parsed JSON to a type that msgspec knows, without coercion: `true` and `1.0` are no integers.
 
-    `name` is that of the value in its file, "" for the whole. A ValueError names the field and shows its value.
+    `name` is the value's name in its file, for the message; "" for the whole. Raises a ValueError if the value is of
+    another type or out of bounds. The message names the field and shows its value.
     """
     try:
         return msgspec.convert(value, kind)
