@@ -112,7 +112,10 @@ def chosen(config: BenchConfig) -> list[tuple[BenchTable, list[TableRow]]]:
 
 
 def named(name: str | None, flag: str = "table") -> list[BenchTable]:
-    """Returns the table that a flag names, or all tables for "all" and None; ConfigError: the table does not exist."""
+    """Returns the table that a flag names, or all tables for "all" and None.
+
+    Raises a ConfigError if the table does not exist.
+    """
     if name in (None, EVERY):
         return list(TABLES.values())
     if name not in TABLES:

@@ -54,7 +54,7 @@ class BenchConfig:
 
 
 def run_config(arguments: Sequence[str], ranks: int = 1) -> TrainConfig:
-    """Returns the resolved configuration of flags of tftrain.run; ConfigError: a flag is wrong."""
+    """Returns the resolved configuration of flags of tftrain.run; raises a ConfigError if a flag is wrong."""
     return flags.parse(TrainConfig, ["tftrain.run", *arguments]).resolve(ranks)
 
 

@@ -68,7 +68,10 @@ class Worker:
         self._reader.start()
 
     def ask(self, request: Any) -> Any:
-        """Sends a request, returns its answer; MeasureError: the process answered with an exception, or has ended."""
+        """Sends a request and returns its answer.
+
+        Raises a MeasureError if the process answered with an exception, or has ended.
+        """
         try:
             print(json.dumps(request), file=self._process.stdin, flush=True)
             line = self._process.stdout.readline()

@@ -187,7 +187,10 @@ def _blocks(name: str, tensor: TensorEntry) -> dict[TensorSlice, np.ndarray]:
 
 
 def _check(name: str, tensor: TensorEntry, files: int) -> int:
-    """Returns the number of slices; a ValueError unless the blocks are in the tensor, each slice in block and file."""
+    """Returns the number of slices.
+
+    Raises a ValueError unless the blocks are in the tensor, and each slice is in its block and file.
+    """
     if not TENSOR.fullmatch(name):
         raise ValueError(f"{strict_json.shown(name)} is not the name of a tensor")
     if len(tensor.shape) > MAX_DIMENSIONS or math.prod(tensor.shape) > MAX_ELEMENTS:

@@ -27,7 +27,7 @@ class RopeScaling(NamedTuple):
 
 
 def parse(text: str) -> RopeScaling | None:
-    """Returns the scaling that a value of --rope_scaling names, None for none; a ValueError for any other text."""
+    """Returns the scaling that a value of --rope_scaling names, None for none; raises a ValueError for other texts."""
     if text == NONE:
         return None
     if not (match := _LLAMA3.fullmatch(text)):

@@ -141,7 +141,7 @@ def labels_of(examples: Sequence, task: str) -> tuple[str, ...]:
 
 
 def with_model_labels(rows: list, task: str, labels: Sequence[str], notes: FileNotes) -> list:
-    """Returns examples with the model's names of their classes, see `classes.meant`; `notes` has what was replaced.
+    """Returns examples with the model's names of their classes, see `classes.meant`; `notes` gets the replaced names.
 
     Raises a DataError if a class is none of the model's; the message names the line.
     """

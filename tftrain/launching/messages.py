@@ -1,7 +1,7 @@
 """Messages between the launcher and its agents: JSON text sequences (RFC 7464).
 
-Each message is one line, a record separator before a JSON object. The login scripts of a host may print lines of their
-own before the agent starts. They are told apart because they have no separator.
+Each message is one line, a record separator before a JSON object. The login scripts of a host may print text of their
+own before the agent starts. This text has no separator, so the launcher does not take it for a message.
 """
 
 import json

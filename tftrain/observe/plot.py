@@ -76,7 +76,7 @@ def score_curve(metrics_path: str | Path, png_path: str | Path, scores: Sequence
 
 
 def schedule_curve(optimizer: OptimizerConfig, last: int, timeline: Timeline, png_path: str | Path) -> None:
-    """Draws the learning rate of a run's updates and, if it grows, the batch; OSError as `loss_curve`."""
+    """Draws the learning rate of a run's updates and, if it grows, the batch; raises an OSError like `loss_curve`."""
     length = run_length(last, timeline)
     steps = np.unique(np.linspace(0, last, min(last + 1, 1000)).round().astype(np.int64))
     rates = [float(learning_rate(optimizer, length, tf.constant(step, tf.int64))) for step in steps]

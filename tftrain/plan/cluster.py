@@ -117,7 +117,10 @@ def peak_tflops(device_name: str, precision: str) -> float | None:
 
 
 def of_device(name: str) -> Cluster:
-    """Returns the cluster of a GPU's name, with the peak rates of its board; ConfigError: no cluster has such GPUs."""
+    """Returns the cluster of a GPU's name, with the peak rates of its board.
+
+    Raises a ConfigError if no cluster has such GPUs.
+    """
     board = board_of_device(name)
     if board is None or board.cluster is None:
         known = ", ".join(board.part for board in BOARDS if board.cluster)

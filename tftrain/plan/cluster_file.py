@@ -25,8 +25,8 @@ COUNTS = ("multiprocessors", "per_node", "aligned")
 def read(path: Path, flag: str, wanted: str) -> Cluster:
     """Reads a cluster from a file that a flag names.
 
-    Raises a ConfigError if the file can't be read, or does not describe a cluster; `wanted` says in the message what a
-    valid file describes.
+    Raises a ConfigError if the file can't be read, or does not describe a cluster. Its message says that `wanted` was
+    expected.
     """
     try:
         return _cluster(json.loads(path.read_text()), path.stem)

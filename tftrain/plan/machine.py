@@ -37,7 +37,7 @@ SHARED = ("memory_gb", "peak_fp32", "peak_16bit", "memory_gbs")  # what the proc
 
 
 def read(path: Path) -> Cluster:
-    """Reads the file that `measure` wrote; ConfigError: it cannot be read, or is not one of `measure`."""
+    """Reads the file that `measure` wrote; raises a ConfigError if it can't be read, or has other content."""
     return cluster_file.read(path, "machine_file", "a file that `python -m tftrain.plan --measure` writes")
 
 

@@ -228,7 +228,7 @@ def _fullest_owner(work: Workload, weights: float) -> float:
     """Returns the weights whose state the fullest rank owns under a strategy that assigns whole tensors.
 
     naive: layer i is on rank i modulo ranks, and the embedding, the first layer, on rank 0. greedy:K: K ranks own about
-    equal shares, or one of them owns only the largest tensor.
+    equal shares, unless the largest tensor is larger than a share; then its owner is the fullest.
     """
     if work.split_strategy == "naive":
         others = -(-(work.model.layers + 1) // work.dp) - 1

@@ -37,7 +37,10 @@ def prepare(published: PublishedRow, size: Scale, ranks: int, config: BenchConfi
 
 
 def resolved(case: Case) -> TrainConfig:
-    """Returns the resolved configuration of a case's flags on its ranks; ConfigError: the flags are wrong."""
+    """Returns the resolved configuration of a case's flags on its ranks.
+
+    Raises a ConfigError if the flags are wrong.
+    """
     return run_config([*case.flags, "--output_dir=unused"], case.work.ranks)
 
 

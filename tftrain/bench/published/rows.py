@@ -86,7 +86,10 @@ def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _row(columns: list[str], cells: list[str], read: Callable[[CsvRow], PublishedRow]) -> PublishedRow:
-    """Returns the row of a line, which may lack cells at its end; ValueError: a cell is wrong, or cells contradict."""
+    """Returns the row of a line, which may lack cells at its end.
+
+    Raises a ValueError if a cell is wrong, or if cells contradict each other.
+    """
     if len(cells) > len(columns):
         raise ValueError(f"{len(cells)} cells; expected {len(columns)}, one for each column")
     by_column = dict.fromkeys(columns, "") | dict(zip(columns, cells, strict=False))
