@@ -15,7 +15,7 @@ from tftrain.config.data import DataConfig
 from tftrain.data import mirror, pipeline
 from tftrain.data.manifest import read_manifest, write_manifest
 from tftrain.data.mirror import local_folder
-from tftrain.data.pipeline import eval_batches, train_batches
+from tftrain.data.pipeline import train_batches
 from tftrain.data.records import RecordSet
 from tftrain.files.addresses import Cache
 from tftrain.files.errors import DataError
@@ -28,10 +28,10 @@ FAULTS = [503, "reset", "cut"]
 
 
 @pytest.fixture(scope="module")
-def small(prepared, tmp_path_factory):
-    """The data set with two training shards: the folder's path."""
+def small(prepared_causal, tmp_path_factory):
+    """The data set of a decoder, whose batches need no masks, with two training shards: the folder's path."""
     folder = tmp_path_factory.mktemp("small") / "data"
-    shutil.copytree(prepared, folder)
+    shutil.copytree(prepared_causal, folder)
     manifest = read_manifest(str(folder))
     for shard in manifest.splits["train"][2:]:
         for name in (shard.file, f"{shard.file}.index"):
@@ -64,9 +64,10 @@ def spoilable(server):
     system.rm("bucket/prepared", recursive=True)
 
 
-def paths(folder, split="train"):
+def paths(folder):
+    """Returns the shards of both splits, those of training first."""
     manifest = read_manifest(folder)
-    return [manifest.path(shard.file) for shard in manifest.splits[split]]
+    return [manifest.path(shard.file) for split in ("train", "eval") for shard in manifest.splits[split]]
 
 
 def records(folder):
@@ -74,25 +75,20 @@ def records(folder):
     return [payload for _, payload in found.read_all(range(len(found)))]
 
 
-def gets(handler, words=""):
-    return [path for command, path in handler.requests if command == "GET" and words in path]
-
-
 def shard_requests(handler, folder):
     names = [os.path.basename(path) for path in paths(folder)]
-    return [path for path in gets(handler) if path.rpartition("/")[2] in names]
+    return [path for command, path in handler.requests if command == "GET" and path.rpartition("/")[2] in names]
 
 
 @pytest.mark.parametrize("limit", [EVERYTHING, 0])
 def test_records_are_those_of_the_folder(server, small, tmp_path, limit):
     handler, _ = server
     assert records(local_folder(ADDRESS, Cache(str(tmp_path), limit))) == records(small)
-    requests = len(shard_requests(handler, small))
-    assert records(local_folder(ADDRESS, Cache(str(tmp_path), limit))) == records(small)
-    # A second time, nothing is fetched, unless the cache holds nothing.
-    assert len(shard_requests(handler, small)) == (requests if limit else 2 * requests)
-    sizes = [os.path.getsize(path) for path in paths(small)]
-    assert requests == (sum(-(-size // BLOCK) for size in sizes) if limit else len(records(small)))
+    expected = sum(-(-os.path.getsize(path) // BLOCK) for path in paths(small)) if limit else len(records(small))
+    assert len(shard_requests(handler, small)) == expected
+    if limit:  # A second time, nothing is fetched.
+        assert records(local_folder(ADDRESS, Cache(str(tmp_path), limit))) == records(small)
+        assert len(shard_requests(handler, small)) == expected
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -228,13 +224,12 @@ def same(one, other, batches):
             np.testing.assert_array_equal(left[name], right[name])
 
 
-@pytest.mark.parametrize(("gb", "buckets"), [(0.0, "none"), (1.0, "16")])
-def test_batches_are_those_of_the_folder_and_a_resume_fetches_only_its_own(server, small, tmp_path, gb, buckets):
+@pytest.mark.parametrize("gb", [0.0, 1.0])
+def test_batches_are_those_of_the_folder_and_a_resume_fetches_only_its_own(server, small, tmp_path, gb):
     handler, _ = server
-    here = DataConfig(data_dir=small, seq_length_buckets=buckets)
-    there = DataConfig(data_dir=ADDRESS, seq_length_buckets=buckets, cache_dir=str(tmp_path), cache_gb=gb)
+    here, there = DataConfig(data_dir=small), DataConfig(data_dir=ADDRESS, cache_dir=str(tmp_path), cache_gb=gb)
     assert opened_data(here).identity == opened_data(there).identity
-    sources = [open_source(data, "train", 101, 1) for data in (here, there)]
+    sources = [open_source(data, "train", 300, 1, "causal") for data in (here, there)]
     one, other = (
         train_batches(source, data, 1, 24, 8, 2, 6) for source, data in zip(sources, (here, there), strict=True)
     )
@@ -242,8 +237,6 @@ def test_batches_are_those_of_the_folder_and_a_resume_fetches_only_its_own(serve
     if not gb:
         # Five batches and those that were read ahead, of four samples each.
         assert 20 <= len(shard_requests(handler, small)) <= 4 * (5 + 4 * pipeline.AHEAD)
-    held_out = [open_source(data, "eval", 101, 1) for data in (here, there)]
-    same(*(eval_batches(source, here, 8, 0, 8) for source in held_out), 2)
 
 
 def test_a_mixture_has_sources_at_addresses(server, small, tmp_path):
@@ -251,7 +244,8 @@ def test_a_mixture_has_sources_at_addresses(server, small, tmp_path):
     here = DataConfig(mix=f"a=0.5:{tmp_path / 'copy'},b=0.5:{small}")
     there = DataConfig(mix=f"a=0.5:{tmp_path / 'copy'},b=0.5:{ADDRESS}", cache_dir=str(tmp_path))
     assert [each.path for each, _ in opened_data(there).manifest.sources] == [str(tmp_path / "copy"), ADDRESS]
-    same(*(train_batches(open_source(data, "train", 101, 1), data, 1, 0, 8, 0, 8) for data in (here, there)), 4)
+    sources = [open_source(data, "train", 300, 1, "causal") for data in (here, there)]
+    same(*(train_batches(source, here, 1, 0, 8, 0, 8) for source in sources), 4)
 
 
 def test_the_tokenizer_needs_no_shard(server, small, tmp_path, monkeypatch):

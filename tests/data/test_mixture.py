@@ -25,12 +25,9 @@ SEED = 5
 SHARES = [[0.7, 0.3], [1.0], [1, 2, 3, 4], [0.9, 0.05, 0.03, 0.02], [1e-4, 1], [1] * 7, [1 / n for n in range(1, 200)]]
 
 
-def sources(weights):
-    return [Source(f"s{number}", weight / sum(weights), "") for number, weight in enumerate(weights)]
-
-
 def mixed(weights, sizes=None, block=1):
-    return Mixture(dict(zip(sources(weights), sizes or [100] * len(weights), strict=True)), block)
+    sources = [Source(f"s{number}", weight / sum(weights), "") for number, weight in enumerate(weights)]
+    return Mixture(dict(zip(sources, sizes or [100] * len(weights), strict=True)), block)
 
 
 def source_of(found, begins):
