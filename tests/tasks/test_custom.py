@@ -230,17 +230,14 @@ def test_losses_are_those_of_the_formula(at):
     np.testing.assert_allclose(sums["outputs"], scores, rtol=1e-4, atol=1e-5)
 
 
-LAYOUTS = [
-    "--pipeline_parallel_size=2 --micro_batch_size=2 --pipeline_schedule=zero_bubble",
-    # Micro-batches of a class are compared below, sharded weights in train/test_layouts.
-    pytest.param("--split_weights --grad_accum_steps=2", marks=pytest.mark.nightly),
-    pytest.param("--tensor_parallel_size=2 --sequence_parallel", marks=pytest.mark.nightly),
-    pytest.param("--split_grad_accum --grad_accum_steps=2 --jit_compile=true", marks=pytest.mark.nightly),
-]
-
-
 @pytest.mark.multirank
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "layout",  # Micro-batches of a class are compared below, sharded weights in tests/train/test_layouts.py.
+    [
+        "--pipeline_parallel_size=2 --micro_batch_size=2 --pipeline_schedule=zero_bubble",
+        pytest.param("--tensor_parallel_size=2 --sequence_parallel --jit_compile=true", marks=pytest.mark.nightly),
+    ],
+)
 def test_two_ranks_learn_as_one_does(alone, at, tmp_path, layout):
     program = f"import os, sys; os.chdir({str(at)!r}); sys.path.insert(0, '.'); from tftrain import run; "
     program += "sys.exit(run.main(sys.argv))"
@@ -258,19 +255,15 @@ def whole(at):
     return read_rows(output_dir) if output_dir.exists() else train("own:Lengths", output_dir, ONE_LAYER)
 
 
-@pytest.mark.parametrize(
-    "more", ["--grad_accum_steps=4", pytest.param("--jit_compile=true", marks=pytest.mark.nightly)]
-)
-def test_a_mean_over_tokens_is_that_of_the_whole_batch(whole, tmp_path, more):
-    parts = train("own:Lengths", tmp_path, ONE_LAYER, more)
+def test_a_mean_over_tokens_is_that_of_the_whole_batch(whole, tmp_path):
+    parts = train("own:Lengths", tmp_path, ONE_LAYER, "--grad_accum_steps=4")
     assert values(whole, "place_loss")[0] != values(whole, "small_loss")[0]
     for name in ("loss", "place_loss", "small_loss", "grad_norm"):
         np.testing.assert_allclose(values(parts, name), values(whole, name), rtol=2e-6)
 
 
-@pytest.mark.parametrize("precision", ["fp16", pytest.param("bf16", marks=pytest.mark.nightly)])
-def test_short_formats_learn_nearly_the_same(whole, tmp_path, precision):
-    short = train("own:Lengths", tmp_path, ONE_LAYER, f"--precision={precision}")
+def test_a_short_format_learns_nearly_the_same(whole, tmp_path):
+    short = train("own:Lengths", tmp_path, ONE_LAYER, "--precision=fp16")
     np.testing.assert_allclose(values(short, "loss"), values(whole, "loss"), rtol=0.02)
 
 
@@ -327,16 +320,6 @@ def test_a_class_that_is_none_is_refused(at, name, words):
         ("Uneven", r"read\('/.*'\) returned numbers, float64 \(3,\); expected numbers of \(48,\)"),
         ("Other", r"read\('/.*/eval.jsonl'\) returned rows of .* expected those of the training file"),
         ("Divides", r"terms raised ZeroDivisionError: .* \(own.py, line \d+\)"),
-    ],
-)
-def test_a_method_that_fails_in_a_run_is_named(at, tmp_path, name, words):
-    with pytest.raises(UserCodeError, match=f"^--task=own:{name}: {words}"):
-        train(f"own:{name}", tmp_path, "--max_steps=1", "--eval_every=1", ONE_LAYER)
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
         ("Nothing", "terms returned no mean_loss, which the class minimizes or reports"),
         ("Wide", r"terms returned mean_loss of shape \(8, 32\); expected a number an example, \(8,\)"),
         ("Misspelt", "counts returned mean_lost, which the class neither minimizes nor reports"),
@@ -344,22 +327,18 @@ def test_a_method_that_fails_in_a_run_is_named(at, tmp_path, name, words):
         ("Flat", r"predict returned shape \(96,\); expected 8 rows"),
     ],
 )
-def test_a_method_that_returns_something_else_is_named(at, tmp_path, name, words):
+def test_a_method_that_fails_or_returns_something_else_is_named(at, tmp_path, name, words):
     config = configured(f"own:{name}", tmp_path, ONE_LAYER)
     task = make_task(config, Mesh())
-    source, batch = batch_of(task, config, 8)
 
     def scores():
+        batch_of(task, config, 8, "train")
+        source, batch = batch_of(task, config, 8)
         outputs = task.compute(batch)["outputs"].numpy()
         return sources.scorer_of(task, source).scores(outputs)
 
     with pytest.raises(UserCodeError, match=f"^--task=own:{name}: {words}"):
         scores()
-
-
-def test_a_loss_that_is_not_finite_is_named(at, tmp_path):
-    with pytest.raises(RuntimeError, match="in step 2 the loss of --task=own:Infinite on rank 0 was not"):
-        train("own:Infinite", tmp_path, "--max_nan_steps=2", ONE_LAYER)
 
 
 @pytest.mark.parametrize(
@@ -386,19 +365,27 @@ def test_another_class_does_not_continue_a_run(alone, at):
         train("own:Same", alone)
 
 
-def test_a_resume_says_that_the_file_is_another_one(at, tmp_path, caplog):
+def test_the_file_of_a_class_belongs_to_what_a_resume_compares(at):
     (at / "edited.py").write_text("from own import Bare")
-    train("edited:Bare", tmp_path, "--max_steps=1", ONE_LAYER)
+    config = configured("edited:Bare", at / "unused")
+    before = Inputs.open(config).identity
     (at / "edited.py").write_text("from own import Bare  # edited")
-    with caplog.at_level("INFO"):
-        train("edited:Bare", tmp_path, "--max_steps=2", ONE_LAYER)
-    assert "resuming with the file of --task: SHA-256" in caplog.text
+    after = Inputs.open(config).identity
+    assert [name for name in after if after[name] != before[name]] == ["the file of --task"]
 
 
-@pytest.mark.parametrize(("name", "field"), [("Taken", "grad_norm"), ("TakenByRollbacks", "rollbacks")])
-def test_a_mean_with_the_name_of_another_field_is_refused(at, tmp_path, name, field):
-    with pytest.raises(RuntimeError, match=rf"^--task=own:{name}: a mean is named {field}, as another field"):
-        train(f"own:{name}", tmp_path, ONE_LAYER)
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Divides", r"^--task=own:Divides: terms raised ZeroDivisionError: .* \(own.py, line \d+\)"),
+        ("Infinite", "in step 2 the loss of --task=own:Infinite on rank 0 was not"),
+        ("Taken", "^--task=own:Taken: a mean is named grad_norm, as another field"),
+        ("TakenByRollbacks", "^--task=own:TakenByRollbacks: a mean is named rollbacks, as another field"),
+    ],
+)
+def test_a_class_that_fails_in_a_run_is_named(at, tmp_path, name, words):
+    with pytest.raises(RuntimeError, match=words):
+        train(f"own:{name}", tmp_path, "--max_nan_steps=2", ONE_LAYER)
 
 
 @pytest.mark.slow
@@ -411,7 +398,6 @@ def test_the_programs_take_the_model_or_say_why_not(alone, at, tmp_path):
     code, lines = programs.outcome("predict", f"--output_dir={alone} text", 1, {})
     assert (code, len(lines)) == (1, 1)
     assert f"{task}: its class reads files of its own; evaluate with tftrain.run --mode=evaluate, or add" in lines[0]
-    assert programs.outcome("predict", f"--output_dir={alone} --embedding=mean text", 0, {})[0] == 0
     again = f"--init_checkpoint=tftrain:{tmp_path / 'again'}"
     assert programs.outcome("export", f"{again} --to={tmp_path / 'out'}", 0, {})[0] == 0
     ids = {name: tf.ones([2, 5], tf.int32) for name in ("input_ids", "input_mask", "token_type_ids")}

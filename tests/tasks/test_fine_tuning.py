@@ -1,6 +1,5 @@
 """Fine-tuning: losses against formulas in fp64, the same numbers for every layout, the best checkpoint, early ends."""
 
-import functools
 import json
 import shutil
 import types
@@ -155,20 +154,7 @@ def encoded(task, batch):
     return (states if pooled is None else pooled), pooled
 
 
-@pytest.fixture(scope="module")
-def alone(data, tmp_path_factory):
-    """Returns the folder of a task that one rank trains, on the first use."""
-
-    @functools.cache
-    def trained(name):
-        folder = tmp_path_factory.mktemp(name)
-        assert train(data[name], *STEPS, f"--output_dir={folder}") == 0
-        return folder
-
-    return trained
-
-
-STEPS, ONE_LAYER = ("--max_steps=8", "--eval_every=4"), ("--num_hidden_layers=1",)
+ONE_LAYER = ("--num_hidden_layers=1",)
 SCORED = (*ONE_LAYER, "--max_steps=8", "--eval_every=2", "--checkpoint_every=4")
 
 
@@ -197,34 +183,23 @@ def values(folder, name):
 
 
 @pytest.mark.multirank
-@pytest.mark.parametrize(
-    ("name", "layout", "scores"),
-    [
-        pytest.param("embedding", "--pipeline_parallel_size=2", ("recall_at_1", "mrr"), marks=pytest.mark.nightly),
-        pytest.param(
-            "question_answering",
-            "--pipeline_parallel_size=2 --tensor_parallel_size=2 --sequence_parallel",
-            ("f1", "exact_match"),
-            marks=pytest.mark.nightly,
-        ),
-    ],
-)
-def test_four_ranks_learn_and_score_as_one_does(data, alone, tmp_path, name, layout, scores):
-    args = ["-m", "tftrain.run", *data[name], *STEPS, f"--output_dir={tmp_path}", *layout.split()]
-    run_ranks(4, args, seconds=300)
-    for field in ("loss", "eval_task_loss", *(f"eval_{score}" for score in scores)):
-        np.testing.assert_allclose(values(tmp_path, field), values(alone(name), field), rtol=1e-4, atol=1e-6)
-    one, four = (
-        [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
-        for folder in (alone(name), tmp_path)
-    )
-    assert len(one) == len(four)
-    assert [each["label"] for each in one] == [each["label"] for each in four]
+@pytest.mark.nightly  # tests/tasks/test_custom.py has two stages, tests/train/test_cached_gradients.py embeddings.
+def test_four_ranks_learn_and_score_as_one_does(data, tmp_path):
+    one, four = tmp_path / "one", tmp_path / "four"
+    args = (*data["question_answering"], "--max_steps=8", "--eval_every=4")
+    layout = ("--pipeline_parallel_size=2", "--tensor_parallel_size=2", "--sequence_parallel")
+    assert train(args, f"--output_dir={one}") == 0
+    run_ranks(4, ["-m", "tftrain.run", *args, *layout, f"--output_dir={four}"], seconds=300)
+    for field in ("loss", "eval_task_loss", "eval_f1", "eval_exact_match"):
+        np.testing.assert_allclose(values(four, field), values(one, field), rtol=1e-4, atol=1e-6)
+    predictions = [(folder / "predictions.jsonl").read_text().splitlines() for folder in (one, four)]
+    alone, together = ([json.loads(line)["label"] for line in lines] for lines in predictions)
+    assert alone == together
 
 
 def test_a_run_learns_and_keeps_the_best_checkpoint(data, tmp_path, drawn_pictures):
     more = ("--max_steps=80", "--eval_every=20", "--keep_last=1", "--log_every=80", f"--output_dir={tmp_path}")
-    assert train(data["classification"], *more) == 0
+    assert train(data["classification"], *ONE_LAYER, *more) == 0
     scores = json.loads((tmp_path / "best.json").read_text())
     found = [each["value"] for each in scores["evaluations"]]
     assert scores["metric"] == "accuracy"
