@@ -50,7 +50,8 @@ def test_a_name_matches_at_an_address_what_it_matches_in_a_folder(tmp_path, s3, 
     names = ["a.txt", "d[1].txt", "d1.txt", ".hidden.txt", "sub/c%20 c.txt", "sub/.hidden/a.txt", "sub/deep/e.txt"]
     write(tmp_path, dict.fromkeys(names, b"text"))
     # Those that end with "/" are what a store's own page writes for a folder.
-    s3[1].pipe({f"bucket/names/{each}": b"" if each.endswith("/") else b"text" for each in [*names, "", "sub/"]})
+    if not s3[1].exists("bucket/names/a.txt"):
+        s3[1].pipe({f"bucket/names/{each}": b"" if each.endswith("/") else b"text" for each in [*names, "", "sub/"]})
     expected = [path.removeprefix(f"{tmp_path}/") for path in list_files([f"{tmp_path}/{name}"])[0]]
     assert expected
     for root in (f"file://{tmp_path}/", "s3://bucket/names/"):
@@ -120,12 +121,12 @@ def test_s3_gives_the_bytes_of_the_local_files(tmp_path, s3, prepare_config):
     assert contents(tmp_path / "local") == contents(tmp_path / "s3")
 
 
-@pytest.mark.parametrize("fault", [503, "reset", "cut", None])
+@pytest.mark.parametrize("fault", [503, "reset", "cut"])
 def test_s3_faults_are_retried(s3, fault):
     handler, system = s3
     content = parquet(DOCUMENTS * 20, rows=200)
     system.pipe("bucket/one/a.parquet", content)
-    handler.faults[:], handler.seconds = [fault] * 2, 0.05 if fault is None else 0
+    handler.faults[:] = [fault] * 2
     assert list(documents_at("s3://bucket/one/*.parquet")) == DOCUMENTS * 20
     assert not handler.faults
 

@@ -30,10 +30,10 @@ CAUSAL = {"objective": "causal", "tokenizer_type": "bpe", "vocab_size": 300}
 def changes(tmp_path, monkeypatch):
     """Text, JSON lines and Parquet, whose files repeat documents of each other; each is more than one task."""
     monkeypatch.setattr(corpus_chunks, "_TASK_BYTES", 4000)
-    documents = [corpora.text(40, seed=seed).strip().split("\n\n") for seed in range(3)]
+    documents = [corpora.text(24, seed=seed).strip().split("\n\n") for seed in range(3)]
     (tmp_path / "a.txt").write_text("\n\n".join(documents[0]))
-    (tmp_path / "b.jsonl.zst").write_bytes(COMPRESS[".zst"](json_lines(documents[1] + documents[0][:20])))
-    (tmp_path / "c.parquet").write_bytes(parquet(documents[2] + documents[1][:20], rows=15))
+    (tmp_path / "b.jsonl.zst").write_bytes(COMPRESS[".zst"](json_lines(documents[1] + documents[0][:12])))
+    (tmp_path / "c.parquet").write_bytes(parquet(documents[2] + documents[1][:12], rows=9))
     inputs = tuple(str(tmp_path / name) for name in ("a.txt", "b.jsonl.zst", "c.parquet"))
     return {"input_files": inputs, "vocab_file": None}
 

@@ -18,7 +18,6 @@ from tftrain.data.example import decode
 from tftrain.data.manifest import read_manifest
 from tftrain.data.records import scan
 from tftrain.files.errors import DataError
-from tftrain.prepare import __main__ as program
 from tftrain.prepare import builtin_corpus, corpus_chunks, preparation, workers
 from tftrain.prepare.preparation import prepare
 from tftrain.prepare.spool import Spool
@@ -225,16 +224,6 @@ def test_chunks_of_one_document_are_said(prepare_config, tmp_path, capsys):
 def test_a_worker_that_is_killed_is_one_clear_error():
     with pytest.raises(DataError, match="a worker process died in the stage 'count words'"), workers.Workers(2) as pool:
         list(pool.run("count words", os._exit, [(1,), (2,), (3,)]))
-
-
-def test_bad_flags_are_refused_all_at_once(capsys):
-    with pytest.raises(SystemExit) as caught:
-        program.main(["prepare", "--max_seq_length=4", "--masked_lm_prob=0.2", "--vocab_file=a", "--vocab_size=100"])
-    assert caught.value.code == 2
-    lines = capsys.readouterr().err.splitlines()
-    for flag in ("max_seq_length=4", "masked_lm_prob=0.2", "vocab_size=100", "input_files", "output_dir"):
-        words = "remove this flag" if flag in ("vocab_size=100", "masked_lm_prob=0.2") else "expected"
-        assert sum(f"--{flag}: {words}" in line for line in lines) == 1
 
 
 def has_processes(group):
