@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tftrain.config import length_choice, ramp
+from tftrain.config import length_choice
 from tftrain.config.fields import ConfigError
 from tftrain.config.parallel import BatchConfig
 from tftrain.config.ramp import Ramp
@@ -47,14 +47,6 @@ def test_samples_after_are_those_of_the_simulation(ramp, steps, consumed):
     batch = BatchConfig(global_batch_size=ramp.full, batch_rampup=f"{ramp.start}:{ramp.increment}:{ramp.samples}")
     found = TrainConfig(batch=batch).timeline.samples_after(steps, consumed)
     assert found == simulated(ramp, consumed, steps)[1]
-
-
-def test_a_ramp_in_numbers():
-    # Two increments, at 12 and 24 samples.
-    found = ramp.read("4:4:24", 12)
-    assert [found.batch_size(consumed) for consumed in (0, 11, 12, 23, 24, 1000)] == [4, 4, 8, 8, 12, 12]
-    assert [stage[:3] for stage in found.stages()] == [(4, 0, 0), (8, 3, 12), (12, 5, 28)]
-    assert [stage[:3] for stage in ramp.read("none", 12).stages()] == [(12, 0, 0)]
 
 
 @pytest.mark.parametrize(

@@ -55,12 +55,6 @@ def test_a_prompt_is_before_each_text_of_its_column():
         encoder.unpooled(dataclasses.replace(model, text_pair_prompt="a b c d"), 1)
 
 
-def test_long_examples_are_counted():
-    encoder = ExampleEncoder(tokenizer(), 8)
-    encoder([("key " * 6,), ("key " * 7,)])
-    assert encoder.cut == 1
-
-
 def test_a_long_clause_without_spaces_is_cut_into_words_as_prepared_text_is():
     letters = [chr(0x0E01 + number) for number in range(40)]
     tokens = (*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters))

@@ -42,7 +42,8 @@ def test_scores_are_those_of_pytrec_eval(case):
         assert corpus_search.CorpusScorer(examples).scores(vectors) == expected
 
 
-def test_pairs_have_the_scores_of_their_ranks():
+def test_pairs_have_the_scores_of_their_ranks(monkeypatch):
+    monkeypatch.setattr(scorers, "_ROWS_AT_ONCE", 7)
     random = np.random.default_rng(2)
     outputs = random.normal(size=[40, 2, 3]).astype(np.float32)
     found = scorers.PairScorer([TextExample("x", ("a", "b"), None)] * 40).scores(outputs)

@@ -83,18 +83,6 @@ def test_entities_count_as_a_whole_and_parts_of_a_sentence_are_joined():
     assert second["prediction"] == ["B-A", "O"]
 
 
-def test_pairs_are_found_among_all_pairs(monkeypatch):
-    monkeypatch.setattr(scorers, "_ROWS_AT_ONCE", 2)
-    first = np.eye(5)
-    second = np.eye(5)[[0, 1, 2, 4, 3]]
-    outputs = np.stack([first, 0.5 * second + 0.1], axis=1).astype(np.float32)
-    scores = scorers.PairScorer(texts([None] * 5)).scores(outputs)
-    expected = {"recall_at_1": 3 / 5, "mrr": (3 + 2 * 1 / 2) / 5, "recall_at_10": 1, "recall_at_100": 1}
-    assert scores == pytest.approx(expected | {"mrr_at_10": expected["mrr"], "ndcg_at_10": (3 + 2 / math.log2(3)) / 5})
-    scores = scorers.PairScorer(texts([1.0, 0.9, 0.8, 0.1, 0.2])).scores(outputs)
-    assert 0 < scores["spearman"] < 1
-
-
 def test_hard_negatives_are_candidates_too():
     outputs = np.stack([np.eye(3), np.eye(3), np.eye(3)[[1, 1, 0]]], axis=1).astype(np.float32)
     outputs[0, 1] = [0.9, 0, 0]

@@ -91,14 +91,26 @@ def read(tmp_path, rows, task, **settings):
     return examples.read_examples(FineTuningConfig(train_file=path, **settings), task, "train")
 
 
-def test_labels_of_several_classes_are_lists_or_separated(tmp_path):
-    rows = [{"text": "a", "label": ["x", "y"]}, {"text": "b", "label": "y|z"}, {"text": "c", "label": ""}]
-    rows += [{"text": "d", "label": label} for label in ("x | z", 0, None, [0, True])]
-    found = read(tmp_path, rows, "multi_label")
-    labels = [each.label for each in found]
-    assert labels == [("x", "y"), ("y", "z"), (), ("x", "z"), ("0",), (), ("0", "true")]
-    assert examples.labels_of(found, "multi_label") == ("0", "true", "x", "y", "z")
-    assert read(tmp_path, rows[1:2], "multi_label", label_separator="")[0].label == ("y|z",)
+SEVERAL = [["x", "y"], "y|z", "", "x | z", 0, None, [0, True]]
+CLASSES = [("x", "y"), ("y", "z"), (), ("x", "z"), ("0",), (), ("0", "true")]
+
+
+@pytest.mark.parametrize(
+    ("values", "task", "settings", "labels"),
+    [
+        (SEVERAL, "multi_label", {}, CLASSES),
+        (["y|z"], "multi_label", {"label_separator": ""}, [("y|z",)]),
+        # The positions of classes, and classes.
+        ([[0, 1, 0], [1.0, 0.0, 1.0], [False, False, True]], "multi_label", {}, [("1",), ("0", "2"), ("2",)]),
+        ([[7, 1]], "multi_label", {}, [("7", "1")]),
+        (["3,14", "-2,5", "1,2345", "1.5"], "regression", {}, [3.14, -2.5, 1.2345, 1.5]),
+    ],
+)
+def test_labels_are_lists_separated_or_numbers(tmp_path, values, task, settings, labels):
+    found = read(tmp_path, [{"text": "a", "label": value} for value in values], task, **settings)
+    assert [each.label for each in found] == labels
+    if labels is CLASSES:
+        assert examples.labels_of(found, task) == ("0", "true", "x", "y", "z")
 
 
 @pytest.mark.parametrize(
@@ -126,6 +138,7 @@ def test_classes_that_are_numbers_have_their_order(tmp_path, labels, ordered):
         ({"sentence1": "a", "sentence2": "b", "label": "c"}, "classification", "sentence2, but no --text_pair_column"),
         ({"text": "a", "label": "1_0"}, "regression", "label is '1_0'; expected a number"),
         ({"text": "a", "label": "nan"}, "regression", "label is 'nan'; expected a number"),
+        ({"text": "a", "label": "1,234"}, "regression", "label is '1,234'; expected a number"),
         ({"body": "a", "label": "b"}, "classification", "--text_column is not given; expected one of its columns"),
         ({"text": "a", "class": "b"}, "classification", "--label_column is not given; expected one of its columns"),
     ],
@@ -219,27 +232,13 @@ def test_a_number_in_another_column_is_no_class(tmp_path, caplog):
     assert [text for _, text in notes] == [f"{path}: reads the columns text, category, not score"]
 
 
-def test_lists_of_zeros_and_ones_are_the_positions_of_classes(tmp_path):
-    rows = [{"text": "a", "labels": flags} for flags in ([0, 1, 0], [1.0, 0.0, 1.0], [False, False, True])]
-    found = read(tmp_path, rows, "multi_label")
-    assert [each.label for each in found] == [("1",), ("0", "2"), ("2",)]
-    assert [each.label for each in read(tmp_path, [{"text": "a", "labels": [7, 1]}], "multi_label")] == [("7", "1")]
-
-
 @pytest.mark.parametrize("label", ["['x', 'y']", '["x"]', "[0 1 0]", "('x', 'y')", "{'x'}"])
 def test_a_list_that_became_a_text_is_refused(tmp_path, label):
     with pytest.raises(DataError, match=r"line 1: label is .*, a list in a text; expected classes with '\|' between"):
         read(tmp_path, [{"text": "a", "label": label}], "multi_label")
 
 
-@pytest.mark.parametrize(("label", "value"), [("3,14", 3.14), ("-2,5", -2.5), ("1,2345", 1.2345), ("1.5", 1.5)])
-def test_a_number_may_have_a_decimal_comma(tmp_path, label, value):
-    assert read(tmp_path, [{"text": "a", "label": label}], "regression")[0].label == value
-
-
-def test_a_comma_or_point_that_may_separate_thousands_is_refused_or_said(tmp_path, caplog):
-    with pytest.raises(DataError, match="label is '1,234'; expected a number"):
-        read(tmp_path, [{"text": "a", "label": "1,234"}], "regression")
+def test_a_point_that_may_separate_thousands_is_said(tmp_path, caplog):
     settings = FineTuningConfig(train_file=write(tmp_path, "x.csv", "text,label\na,1.234\nb,12.500\nc,980\n"))
     notes = FileNotes()
     assert examples.read_examples(settings, "regression", "train", notes)[0].label == 1.234
@@ -255,9 +254,8 @@ def test_pairs_that_do_not_belong_together_are_not_trained(tmp_path, caplog):
     settings, notes = FineTuningConfig(train_file=path, eval_file=path), FileNotes()
     found = examples.read_examples(settings, "embedding", "train", notes)
     assert [(each.texts[0], each.label) for each in found] == [("0", None), ("2", None), ("4", None)]
-    assert [text for _, text in notes] == [
-        f"{path}: pairs with a label above 0 belong together; the 3 others of 6 are left out"
-    ]
+    words = "pairs with a label above 0 belong together; the 3 others of 6 are left out"
+    assert [text for _, text in notes] == [f"{path}: {words}"]
     named = FineTuningConfig(train_file=path, eval_file=path, label_column="label")
     assert len(examples.read_examples(named, "embedding", "train")) == 3
     assert [each.label for each in examples.read_examples(named, "embedding", "eval")] == [1, 0, 1, 0, 0.8, -1]

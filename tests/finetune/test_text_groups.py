@@ -19,66 +19,41 @@ def read(folder, rows, loss="in_batch", split="train", notes=None, **flags):
     return [(each.texts, each.label) for each in found]
 
 
+ASKED, PAIR = {"query": "a", "passage": "b"}, {"text": "a", "text_pair": "b"}
+QUESTION = {"question": "a", "answer": "b", "negative_1": "c", "negative_2": "d", "hard_negatives": None}
+
+
 @pytest.mark.parametrize(
-    ("row", "loss", "flags", "expected"),
+    ("row", "loss", "flags", "texts", "label"),
     [
-        ({"anchor": "a", "positive": "b"}, "in_batch", {}, [(("a", "b"), None)]),
-        ({"query": "a", "pos": ["b", "c"], "neg": ["d"]}, "symmetric", {}, [(("a", p, "d"), None) for p in "bc"]),
-        (
-            {"question": "a", "answer": "b", "negative_1": "c", "negative_2": "d", "hard_negatives": None},
-            "triplet",
-            {},
-            [(("a", "b", "c", "d"), None)],
-        ),
-        ({"query": "a", "document": "b", "x": ["c", "", "d"]}, "in_batch", {"negative_columns": ("x",)}, None),
-        ({"text": "a", "text_pair": "b", "n": "c", "m": "d"}, "in_batch", {"negative_columns": ("m,n",)}, "abdc"),
-        ({"text": "a", "text_pair": "b", "negatives": ["c", "d"]}, "in_batch", {"negatives": 1}, "abc"),
-        ({"text": "a", "text_pair": "b", "negatives": ["c", "d"]}, "in_batch", {"negatives": 0}, "ab"),
-        (
-            {"query": "a", "passage": "b", "negatives": ["c", "", "d"], "score": [0.5, 1, 2, 3]},
-            "kl",
-            {},
-            [(("a", "b", "c", "d"), (0.5, 1, 3))],
-        ),
-        (
-            {"query": "a", "passage": "b", "negatives": ["c", "d"], "label": "[0.5, 1, 2]"},
-            "kl",
-            {"negatives": 1},
-            [(("a", "b", "c"), (0.5, 1))],
-        ),
-        (
-            {"query": "a", "passage": "b", "negative": "c", "label": 0.5},
-            "margin_mse",
-            {},
-            [(("a", "b", "c"), (0, -0.5))],
-        ),
+        ({"anchor": "a", "positive": "b"}, "in_batch", {}, "ab", None),
+        (QUESTION, "triplet", {}, "abcd", None),
+        ({"query": "a", "document": "b", "x": ["c", "", "d"]}, "in_batch", {"negative_columns": ("x",)}, "abcd", None),
+        ({**PAIR, "n": "c", "m": "d"}, "in_batch", {"negative_columns": ("m,n",)}, "abdc", None),
+        ({**PAIR, "negatives": ["c", "d"]}, "in_batch", {"negatives": 1}, "abc", None),
+        ({**PAIR, "negatives": ["c", "d"]}, "in_batch", {"negatives": 0}, "ab", None),
+        ({**ASKED, "negatives": ["c", "", "d"], "score": [0.5, 1, 2, 3]}, "kl", {}, "abcd", (0.5, 1, 3)),
+        ({**ASKED, "negatives": ["c", "d"], "label": "[0.5, 1, 2]"}, "kl", {"negatives": 1}, "abc", (0.5, 1)),
+        ({**ASKED, "negative": "c", "label": 0.5}, "margin_mse", {}, "abc", (0, -0.5)),
     ],
 )
-def test_a_row_has_texts_and_labels(tmp_path, row, loss, flags, expected):
-    if expected is None:
-        expected = "abcd"
-    if isinstance(expected, str):
-        expected = [(tuple(expected), None)]
-    assert read(tmp_path, [row], loss, **flags) == expected
+def test_a_row_has_texts_and_labels(tmp_path, row, loss, flags, texts, label):
+    assert read(tmp_path, [row], loss, **flags) == [(tuple(texts), label)]
 
 
-PAIR = {"text": "a", "text_pair": "b"}
+def test_each_partner_is_a_sample(tmp_path):
+    row = {"query": "a", "pos": ["b", "c"], "neg": ["d"]}
+    assert read(tmp_path, [row], "symmetric") == [(("a", "b", "d"), None), (("a", "c", "d"), None)]
+
+
 TRIPLE = {**PAIR, "negative": "c"}
 
 
 @pytest.mark.parametrize(
     ("rows", "loss", "message"),
     [
-        (
-            [{"text": " ", "text_pair": "b"}],
-            "in_batch",
-            "line 1: text is ' ' and text_pair is 'b'; expected a text in each",
-        ),
-        (
-            [PAIR, {"text": "a", "text_pair": ""}],
-            "in_batch",
-            "line 2: text is 'a' and text_pair is ''; expected a text",
-        ),
+        ([{"text": " ", "text_pair": "b"}], "in_batch", "text is ' ' and text_pair is 'b'; expected a text in each"),
+        ([PAIR, {"text": "a", "text_pair": ""}], "in_batch", "line 2: text is 'a' and text_pair is ''; expected a"),
         ([{"text": "a", "text_pair": []}], "in_batch", "line 1: text is 'a' and text_pair is []; expected"),
         ([{"text": "a", "text_pair": None}], "in_batch", "line 1: text is 'a' and text_pair is None; expected"),
         ([{"text": ["a", "c"], "text_pair": "b"}], "in_batch", "line 1: text is ['a', 'c'] and text_pair is 'b'"),

@@ -36,21 +36,16 @@ def opened(config):
 
 
 def test_the_flags_of_the_model_follow_from_the_weights():
-    config, problems = completed(f"--init_checkpoint={BERT}")
+    config, problems = completed(f"--init_checkpoint={BERT}", "--hidden_dropout_prob=0.3", "--ln_impl=reference")
     assert not problems
     model = config.model
+    assert (model.hidden_dropout_prob, model.ln_impl) == (0.3, "reference")  # These say how to train.
     assert (model.hidden_size, model.num_hidden_layers, model.num_attention_heads) == (24, 2, 4)
     assert (model.vocab_size, model.feed_forward_size, model.max_position_embeddings) == (35, 40, 20)
     assert (model.gelu_form, model.layer_norm_epsilon) == ("erf", 1e-12)
     config, problems = completed(f"--init_checkpoint={GPT}")
     assert not problems
     assert (config.model.model_family, config.model.gelu_form, config.model.layer_norm_epsilon) == ("gpt", "tanh", 1e-5)
-
-
-def test_flags_that_say_how_to_train_stay():
-    config, problems = completed(f"--init_checkpoint={BERT}", "--hidden_dropout_prob=0.3", "--ln_impl=reference")
-    assert not problems
-    assert (config.model.hidden_dropout_prob, config.model.ln_impl) == (0.3, "reference")
 
 
 def test_a_new_classifier_of_a_pretrained_model_pools_as_the_command_says():
@@ -96,24 +91,21 @@ def test_weights_go_on_without_the_next_sentence():
     assert "masked_lm" in opened(config).parts
 
 
-@pytest.mark.parametrize("flag", ["--hidden_size=48", "--gelu_form=tanh", "--vocab_size=64", "--model_family=gpt"])
-def test_a_flag_that_contradicts_the_weights_is_named(flag):
-    _, problems = completed(f"--init_checkpoint={BERT}", flag)
-    assert [problem.flag for problem in problems] == [flag[2:].partition("=")[0]]
-    assert BERT in problems[0].expected
+CONTRADICTING = ("--hidden_size=48", "--gelu_form=tanh", "--vocab_size=64", "--model_family=gpt")
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
+    ("flag", "more", "message"),
     [
-        ("hf:/nowhere", "no such folder"),
-        ("bert", "expected FORMAT:PATH"),
-        (f"tf1:{DATA / 'hf_bert'}", "bert_config.json"),
+        *((flag, [f"--init_checkpoint={BERT}"], BERT) for flag in CONTRADICTING),
+        ("--init_checkpoint=hf:/nowhere", [], "no such folder"),
+        ("--init_checkpoint=bert", [], "expected FORMAT:PATH"),
+        (f"--init_checkpoint=tf1:{DATA / 'hf_bert'}", [], "bert_config.json"),
     ],
 )
-def test_weights_that_are_not_there_are_refused(value, message):
-    _, problems = completed(f"--init_checkpoint={value}")
-    assert [problem.flag for problem in problems] == ["init_checkpoint"]
+def test_weights_that_are_not_there_or_contradict_a_flag_are_refused(flag, more, message):
+    _, problems = completed(flag, *more)
+    assert [problem.flag for problem in problems] == [flag[2:].partition("=")[0]]
     assert message in problems[0].expected
 
 

@@ -1,16 +1,14 @@
 """Vocabularies: read with their special tokens, learned to the size, cut into the same pieces."""
 
-import os
 from collections import Counter
 
 import numpy as np
 import pytest
 from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
 
-from tests.kit import corpora
 from tftrain.files.errors import DataError
 from tftrain.tokenizer.tokenizer_model import Tokenizer
-from tftrain.tokenizer.vocabulary import MAX_TOKENS, SPECIAL_TOKENS, Vocabulary, read_vocabulary, write_vocabulary
+from tftrain.tokenizer.vocabulary import MAX_TOKENS, SPECIAL_TOKENS, Vocabulary, read_vocabulary
 from tftrain.tokenizer.vocabulary_learner import learn_sentencepiece, learn_with_threshold, learn_wordpiece
 from tftrain.tokenizer.words import count_words
 
@@ -23,12 +21,6 @@ def counts(words=3000, seed=0):
     syllables = [a + b for a in "bdfgklmnprst" for b in "aeiou"]
     made = ["".join(rng.choice(syllables, rng.integers(1, 5))) for _ in range(words)]
     return Counter({word: 1 + 20_000 // (rank + 1) for rank, word in enumerate(dict.fromkeys(made))})
-
-
-def test_reads_what_it_writes(tmp_path):
-    vocabulary = Vocabulary((*SPECIAL_TOKENS, "a", "##b", "é"), "wordpiece")
-    write_vocabulary(str(tmp_path / "vocab"), vocabulary)
-    assert read_vocabulary(str(tmp_path / "vocab"), "wordpiece") == vocabulary
 
 
 def test_word_starts_and_ordinary_ids():
@@ -72,13 +64,6 @@ def test_vocabulary_of_too_many_tokens_or_bytes_is_refused(tmp_path):
         read_vocabulary(str(path), "wordpiece")
 
 
-@pytest.mark.parametrize("content", [os.mkfifo, os.mkdir])
-def test_what_is_no_file_is_no_vocabulary(tmp_path, content):
-    content(tmp_path / "vocab")
-    with pytest.raises(DataError, match=r"vocab: (Not a regular file|Is a directory); expected a vocabulary"):
-        read_vocabulary(str(tmp_path / "vocab"), "wordpiece")
-
-
 @pytest.mark.parametrize("size", [200, 1000])
 def test_wordpiece_vocabulary_has_the_size_that_was_asked_for(size):
     learned = learn_wordpiece(counts(), size, lambda: None)
@@ -119,14 +104,6 @@ def test_words_are_counted_as_bert_splits_them():
     )
     assert count_words(text, "wordpiece", False)["CAT"] == 1
     assert count_words(text, "sentencepiece", True) == Counter(["The", "cat,", "the", "CAT's", "hat.", "Café!"])
-
-
-def test_tokens_of_a_sentence_spell_it(tmp_path):
-    vocabulary = read_vocabulary(str(corpora.vocab_file(tmp_path / "vocab")), "wordpiece")
-    (one, none, other) = Tokenizer(vocabulary, True, "bert").build()(["Another sentence.", "", "the Zebra"])
-    assert [vocabulary.tokens[number] for number in one] == ["an", "##other", "sen", "##ten", "##ce", "."]
-    assert len(none) == 0
-    assert [vocabulary.tokens[number] for number in other] == ["the", "[UNK]"]
 
 
 @pytest.fixture(scope="module")
