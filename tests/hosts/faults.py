@@ -39,7 +39,7 @@ class Fault:
     prepare: Callable[[Hosts, Path], None] = lambda hosts, folder: None  # before the start; the folder is empty
     act: Callable[[Job], None] | None = None  # on the running job; None if it is not disturbed after its start
     launcher: Callable[..., list[str]] = training.launch  # builds the command
-    flags: tuple[str, ...] = FLAGS  # of the training
+    flags: tuple[str, ...] = FLAGS  # for the training
 
 
 class Row(NamedTuple):

@@ -32,7 +32,7 @@ class Outcome:
     first: float  # the same until the first rank had ended; 0 if none ran
     last: float  # the same until the last rank had ended
     codes: dict[int, int | None]  # the exit code of each rank, as the launcher learned it
-    output: str  # of the launcher
+    output: str  # what the launcher printed
     left: list[str]  # processes of ranks that were left on the hosts
 
     @property

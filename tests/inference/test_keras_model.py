@@ -34,7 +34,7 @@ MASK = (IDS > 0).astype(np.int64)
 LABELS = np.array([1, 0])
 OUTPUTS = {"hidden": "last_hidden_state", "pooled": "pooler_output", "mlm_logits": "logits", "logits": "logits"}
 OUTPUTS |= {"nsp_logits": "seq_relationship_logits", "task_logits": "logits"}
-HEADS = {  # of models of each kind; tests/formats has the outputs and the tensors of all
+HEADS = {  # by the kind of a model; tests/formats has the outputs and the tensors of all
     **dict.fromkeys(("hf_bert", "tf1", "megatron"), "pooler_output logits seq_relationship_logits"),
     **dict.fromkeys(("hf_bert_masked_lm", "hf_bert_tokens", "hf_gpt2", "hf_qwen3", "hf_modernbert_mean"), "logits"),
     **{"hf_bert_model": "pooler_output", "hf_bert_classes": "pooler_output logits", "hf_distilbert_model": ""},

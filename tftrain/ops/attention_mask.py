@@ -30,7 +30,7 @@ class AttentionMask(NamedTuple):
         The shape is [b, 1, 1, keys] if all queries attend to the same keys.
         """
         keys, sequences = dimension(self.keys, 1), self.sequences
-        attended = (self.keys > 0)[:, None, None, :]
+        attended = tf.cast(self.keys, tf.bool)[:, None, None, :]
         if self.causal:
             attended &= tf.range(keys) <= tf.range(queries)[:, None]
         if sequences is not None:
