@@ -17,7 +17,8 @@ from tftrain.tasks.in_batch_loss import Samples
 SAMPLES, WIDTH = 12, 7
 FLOAT32, FLOAT64 = (None, "float32", 1e-5), ("3,7", "float64", 1e-10)  # shorter lengths, their type, its tolerance
 CASES = [  # losses, texts of a sample
-    *(("in_batch", 2, *FLOAT32), ("in_batch", 4, *FLOAT64), ("symmetric", 2, *FLOAT32), ("symmetric", 4, *FLOAT64)),
+    *(("in_batch", 2, *FLOAT32), ("in_batch", 4, *FLOAT64)),
+    *(("symmetric", 2, *FLOAT32), ("symmetric", 4, None, "float64", 1e-10)),
     *(("cosent", 2, *FLOAT32), ("cosent", 2, *FLOAT64), ("cosine", 2, *FLOAT32), ("cosine", 2, *FLOAT64)),
     *(("triplet", 3, *FLOAT32), ("triplet", 4, *FLOAT64), ("margin_mse", 3, *FLOAT32), ("margin_mse", 4, *FLOAT64)),
     *(("kl", 3, *FLOAT32), ("kl", 4, *FLOAT64)),
@@ -161,18 +162,6 @@ def test_ranks_have_the_losses_and_gradients_of_one(monkeypatch, loss, texts, di
     for index, tolerance in ((0, 1e-12), (1, 1e-10)):
         joined = np.concatenate([found[rank][index] for rank in range(ranks)])
         np.testing.assert_allclose(joined, whole[index], rtol=tolerance, atol=tolerance)
-
-
-def test_duplicates_change_a_loss_and_other_texts_do_not():
-    vectors, weights, _, ids = made("in_batch", 3)
-    other = 1 + np.arange(ids.size).reshape(ids.shape)
-    loss = embedding_losses.comparing(FineTuningConfig(), WIDTH, True, jit=False)
-    without, numbered, masked = (
-        loss(Samples(tf.constant(vectors), tf.constant(weights), None, each and tf.constant(each[0])), Group()).loss
-        for each in (None, (other,), (ids,))
-    )
-    np.testing.assert_array_equal(without, numbered)
-    assert (masked.numpy()[[0, 1, 2, 3, 5, 6]] < without.numpy()[[0, 1, 2, 3, 5, 6]]).all()
 
 
 @pytest.mark.parametrize("labels", [np.zeros(4), np.array([0.0, 0.0, 1.0, 1.0])])

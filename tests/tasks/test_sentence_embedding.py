@@ -11,8 +11,6 @@ from tests.finetune import files
 from tests.kit import programs, runs
 from tests.kit.ranks import run_ranks
 from tftrain.checkpoint import folder as checkpoints
-from tftrain.finetune.splits import open_source
-from tftrain.inputs.inputs import Inputs
 from tftrain.plan.workload import from_config
 
 SMALL = (
@@ -113,17 +111,3 @@ def test_files_with_shares_train_alike_on_any_ranks_and_after_a_resume_and_serve
     for program, flags in (("run", "--mode=evaluate"), ("predict", "list")):
         programs.done(program, f"--output_dir={tmp_path}/whole {flags}")
     programs.done("plan", " ".join([*base, "--vocab_size=99", "--micro_batch_size=1"]))
-
-
-def test_the_ids_of_texts_and_the_labels_are_features(given):
-    config = runs.checked("--micro_batch_size=2", base=given("kl"))
-    data = Inputs.open(config).data[0]
-    source = open_source(data.examples("train"), "train", data.tokenizer, config.model, config.fine_tuning, 16)
-    batch = {name: tensor.numpy() for name, tensor in source.batch(0, 3, lambda rows: rows).items()}
-    assert {name: (each.shape[1:], each.dtype.name) for name, each in batch.items()} == {
-        "input_ids": ((80,), "int32"),
-        **dict.fromkeys(("input_mask", "segment_ids"), ((80,), "int8")),
-        "text_ids": ((5,), "int64"),
-        "labels": ((4,), "float32"),
-    }
-    np.testing.assert_array_equal(batch["text_ids"][0] == 0, [False] * 3 + [True] * 2)
