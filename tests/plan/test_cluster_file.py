@@ -6,10 +6,8 @@ import re
 
 import pytest
 
-from tests.plan.test_plan_main import BERT
 from tftrain.config.fields import ConfigError
 from tftrain.plan import cluster_file
-from tftrain.plan.__main__ import main
 from tftrain.plan.cluster import CLUSTERS
 
 
@@ -60,10 +58,3 @@ def test_what_is_wrong_is_named_with_the_file(tmp_path, text, words):
     with pytest.raises(ConfigError) as error:
         read(tmp_path / "own.json", text)
     assert re.search(f"--cluster={tmp_path / 'own.json'}: expected a cluster: .*{words}", str(error.value))
-
-
-def test_a_plan_is_for_the_cluster_of_the_file(capsys, tmp_path):
-    path = tmp_path / "own.json"
-    path.write_text('{"like": "a100_80gb", "memory_gb": 20.5}')
-    assert main(["plan", *BERT, "--max_seq_length=512", "--precision=bf16", f"--cluster={path}"]) == 1
-    assert " of 20.5 GB; the fastest levers" in capsys.readouterr().out

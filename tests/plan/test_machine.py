@@ -1,6 +1,5 @@
 """This machine as a cluster: what is measured is written, reads back, and plans."""
 
-import json
 import os
 
 import pytest
@@ -46,13 +45,6 @@ def test_measuring_says_that_others_take_the_cores(monkeypatch, tmp_path, capsys
     monkeypatch.setattr(machine, "product_rates", lambda sizes: [1.0] * (1 + len(sizes)))
     machine.measure(tmp_path / "machine.json")
     assert ("other work takes 60% of the cores" in capsys.readouterr().err) == (busy > 10)
-
-
-def test_a_file_with_impossible_values_is_refused(path, tmp_path):
-    wrong = tmp_path / "wrong.json"
-    wrong.write_text(json.dumps(json.loads(path.read_text()) | {"curve": [[1, 0]]}))
-    with pytest.raises(ConfigError, match=f"{wrong}.*--measure"):
-        machine.read(wrong)
 
 
 @pytest.mark.parametrize("name", ["NVIDIA GH200 480GB", "NVIDIA H100 PCIe", "NVIDIA H100 NVL"])

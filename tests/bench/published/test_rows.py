@@ -226,11 +226,6 @@ def test_a_file_that_is_no_table_is_refused(text, words):
         rows.read_text(text, "rows.csv")
 
 
-def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="readable CSV"):
-        rows.read_file(str(tmp_path / "none.csv"))
-
-
 def test_a_file_in_each_format_reads_as_the_table_it_is(tmp_path, reference):
     for name in rows.REFERENCE:
         path = tmp_path / name
