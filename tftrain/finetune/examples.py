@@ -61,7 +61,7 @@ def read_examples(
 
 
 def _columns(rows: Sequence[Row], settings: FineTuningConfig, task: str) -> tuple[list[str], str]:
-    """Returns the columns of the texts and that of the label."""
+    """Returns the columns of the texts, and the column of the label."""
     columns = [column_of(rows, settings.text_column, tables.TEXT_COLUMNS, "text_column")]
     if settings.text_pair_column:
         columns.append(column_of(rows, settings.text_pair_column, tables.PAIR_COLUMNS, "text_pair_column"))

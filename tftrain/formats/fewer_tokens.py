@@ -79,7 +79,7 @@ def _counts(tokenizer: Tokenizer, texts: Sequence[str]) -> np.ndarray:
 
 
 def _with_rows(weights: Weights, ids: Sequence[int], tokenizer: Tokenizer) -> Weights:
-    """Returns weights with some rows of the vocabulary, by their numbers, and the tokenizer of these."""
+    """Returns weights with the rows `ids` of the vocabulary, and with the tokenizer of these tokens."""
     model = dataclasses.replace(weights.model, vocab_size=len(ids))
     axes, shapes = {}, {}
     for old, new in zip(describe(weights.model).variables(), describe(model).variables(), strict=True):

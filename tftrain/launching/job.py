@@ -1,6 +1,7 @@
 """A job: starts the ranks on all hosts, passes signals on, and ends when every rank has ended.
 
-After a rank has failed or stopped, the others have some time to end by themselves (docs/reliability.md).
+After a rank has failed or stopped, the others have some time to end by themselves (docs/reliability.md). Then the
+launcher ends them.
 """
 
 import logging

@@ -156,8 +156,8 @@ def _accumulated(part: Inventory, work: Workload) -> Inventory:
 def weights(work: Workload, stage: int = 0) -> float:
     """Returns the weights of a rank of a pipeline stage: its blocks, the embeddings and the heads.
 
-    If the output layer is tied, the first and the last stage both have the token embedding. Megatron-LM has all
-    embeddings there.
+    If the output layer is tied, the first and the last stage both have the token embedding. In Megatron-LM, the last
+    stage has all embeddings too.
     """
     model_parts, last = parts(work), work.pp - 1
     total = work.layers_of(stage) * model_parts.block.weights

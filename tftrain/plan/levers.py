@@ -83,7 +83,7 @@ def levers(
 ) -> Iterator[Lever]:
     """Yields each lever that the flags, whose plan is given, do not use yet and that a run would accept.
 
-    Leaves out the levers whose name is in `without`, and those with a flag that is not after `after` in the alphabet.
+    Leaves out the levers whose name is in `without`, and those whose flag is not after `after` in the alphabet.
     """
     for changes in _changes(config, plan.work, plan.cluster):
         name = next(iter(changes.items()))

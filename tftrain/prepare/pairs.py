@@ -1,6 +1,6 @@
 """Sentence pairs for masked-LM and next-sentence training (BERT, arXiv 1810.04805, section 3.1 and appendix A.2).
 
-Without next sentences, an example has one text, A, with which a document goes on (RoBERTa, arXiv 1907.11692, its
+Without next sentences, an example has one text, A, the next tokens of a document (RoBERTa, arXiv 1907.11692, its
 DOC-SENTENCES).
 
 A pair consists of two texts, A and B, which fill a sequence. In half of the pairs B follows A in the same document.

@@ -33,9 +33,9 @@ class Chunk(NamedTuple):
 
 
 class SpooledDocument(NamedTuple):
-    """A document: the paragraphs that it keeps, those that are duplicates, and all if it is a near duplicate.
+    """A document: the paragraphs that it keeps, those that are duplicates, and all of them if it is a near duplicate.
 
-    A paragraph is what `Spool.split` has made of it.
+    Each paragraph is in the form that `Spool.split` returned.
     """
 
     paragraphs: list[Any]

@@ -39,7 +39,7 @@ class CustomTask(LabelledTask):
     _texts: Any  # functions `encode` and `tokenize` with the tokenizer of the run; there before `read` is called
 
     def __init_subclass__(cls, **kwargs):
-        """Makes the means and the sums of the names of a class."""
+        """Makes the means and the sums from the names that a class declares."""
         super().__init_subclass__(**kwargs)
         for attribute in ("head", "minimizes", "reports", "scored"):
             names = getattr(cls, attribute)
@@ -96,7 +96,7 @@ class CustomTask(LabelledTask):
         return self._texts.tokenize(texts)
 
     def _take_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Takes the shapes of a row of each array of a file; raises a UserCodeError if another file had others."""
+        """Takes the shape of a row of each array; raises a UserCodeError if an earlier file had other shapes."""
         self._shapes = getattr(self, "_shapes", shapes)
         if shapes != self._shapes:
             raise UserCodeError(f"returned rows of {shapes}; expected those of the training file, {self._shapes}")
@@ -151,7 +151,7 @@ class CustomTask(LabelledTask):
         return {mean.weight: counts.get(mean.name, tf.reduce_sum(weights)) for mean in self.means}
 
     def _sums(self, values: Mapping[str, tf.Tensor], weights: tf.Tensor) -> Sums:
-        """Returns the sums over examples of what a method gave for each, by the names of means."""
+        """Returns the sums over the examples of the values that a method returned, by the names of means."""
         for name, value in values.items():
             if name not in {mean.name for mean in self.means}:
                 raise UserCodeError(f"returned {name}, which the class neither minimizes nor reports")

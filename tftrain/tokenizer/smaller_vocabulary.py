@@ -164,7 +164,7 @@ def _renumbered(content: Mapping[str, Any], new: Mapping[int, int]) -> dict[str,
 
 
 def _around(processor: Any, new: Mapping[int, int]) -> Any:
-    """Returns what puts tokens around a text, with their new ids."""
+    """Returns the post-processor, which puts tokens around a text, with the new ids of these tokens."""
     if not isinstance(processor, dict):
         return processor
     changed = {name: [processor[name][0], new[processor[name][1]]] for name in ("sep", "cls") if name in processor}
