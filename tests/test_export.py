@@ -9,6 +9,7 @@ import tensorflow as tf
 from tests.formats.models import DATA
 from tests.test_predict import BERT, GPT, Drawn, load, sentencepiece
 from tftrain import export
+from tftrain.config.predict import PredictFlags
 from tftrain.inference import candidates, trained_model
 from tftrain.inference.serving import exported_folder, report, saved_model, signatures
 from tftrain.inference.serving.signatures import ServedModel
@@ -130,7 +131,7 @@ def test_a_decoder_with_words_in_the_graph_names_the_next_token(tmp_path, monkey
     write(tmp_path, model)
     texts = ["a b c", "", "x " * 30]
     samples = trained_model.TextEncoder(model)(texts)
-    expected = candidates.next_tokens(model, 4, 0)(samples)
+    expected = candidates.next_tokens(model, PredictFlags(top_k=4))(samples)
     found = tf.saved_model.load(str(tmp_path / "1")).signatures["next_tokens"](text=tf.constant(texts))
     for each, tokens in zip(expected, found["tokens"].numpy(), strict=True):
         assert [candidate.token for candidate in each.candidates] == [token.decode() for token in tokens]

@@ -21,6 +21,7 @@ from tftrain.config.convert import Place
 from tftrain.config.fields import implementations
 from tftrain.config.model import ModelConfig
 from tftrain.config.model_source import ModelSource
+from tftrain.config.predict import PredictFlags
 from tftrain.formats import registry
 from tftrain.formats.weights import Weights
 from tftrain.host.text import printable
@@ -96,7 +97,7 @@ def test_the_next_token_is_that_of_the_library_that_wrote_the_model():
         for row, length in enumerate((16, 3, 9))
     ]
     names = [candidates.decode_bytes([token]) for token in model.tokenizer.vocabulary.tokens]
-    for row, found in enumerate(candidates.next_tokens(model, top_k=3, max_new_tokens=0)(samples)):
+    for row, found in enumerate(candidates.next_tokens(model, PredictFlags(top_k=3))(samples)):
         probabilities = softmax(expected["logits"][row, len(samples[row].ids) - 1])
         best = np.argsort(-probabilities)[:3]
         assert [each.token for each in found.candidates] == [names[number] for number in best]
@@ -113,7 +114,7 @@ def test_a_continuation_takes_the_best_token_each_time_and_stops_at_the_end_toke
         plain = np.append(plain, np.argmax(model.network.logits(x)[0, -1])).astype(np.int32)
         ends.append(int(plain[-1]))
     sample = Sample(ids, np.zeros(0, int), 0, 0, 0)
-    (found,) = candidates.next_tokens(model, top_k=1, max_new_tokens=25)([sample])
+    (found,) = candidates.next_tokens(model, PredictFlags(top_k=1, max_new_tokens=25))([sample])
     assert found.text == model.tokenizer.vocabulary.decode(ends)
     # With the fourth new token as the end token, three are left.
     number = ends.index(ends[3])
@@ -121,7 +122,7 @@ def test_a_continuation_takes_the_best_token_each_time_and_stops_at_the_end_toke
     end = tokens.index("<|endoftext|>")
     tokens[end], tokens[ends[3]] = tokens[ends[3]], tokens[end]
     swapped = model._replace(tokenizer=model.tokenizer._replace(vocabulary=Vocabulary(tuple(tokens), "bpe")))
-    (found,) = candidates.next_tokens(swapped, top_k=1, max_new_tokens=25)([sample])
+    (found,) = candidates.next_tokens(swapped, PredictFlags(top_k=1, max_new_tokens=25))([sample])
     assert found.text == swapped.tokenizer.vocabulary.decode(ends[:number])
 
 
@@ -251,7 +252,7 @@ def test_a_decoder_with_positions_in_the_attention_reads_texts_of_any_length(sen
     (sample,) = trained_model.TextEncoder(model)(["every layer " * 30])
     assert sample.cut == 0
     assert len(sample.ids) > 16
-    (found,) = candidates.next_tokens(model, top_k=70, max_new_tokens=2)([sample])
+    (found,) = candidates.next_tokens(model, PredictFlags(top_k=70, max_new_tokens=2))([sample])
     assert len(found.candidates) == len(sentencepiece.vocabulary)
     assert sum(each.probability for each in found.candidates) == pytest.approx(1, abs=1e-5)
 

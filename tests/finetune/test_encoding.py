@@ -80,7 +80,7 @@ def sentences(*lengths):
 
 
 def test_a_long_sentence_is_divided_between_words():
-    parts, encoded = conll.divide(sentences(3, 9), ExampleEncoder(tokenizer(), 6), unknown_id=1)
+    parts, encoded = conll.divide(sentences(3, 9), ExampleEncoder(tokenizer(), 6), None)  # as of bytes, all known
     assert [(part.number, len(part.words)) for part in parts] == [(0, 3), (1, 4), (1, 4), (1, 1)]
     assert all(len(each.ids) <= 6 for each in encoded)
     assert parts[1].places == (1, 2, 3, 4)

@@ -64,7 +64,7 @@ def test_search_finds_the_nearest_in_the_order_of_equal_ones(monkeypatch, count)
     documents[17] = np.nan
     scores = np.nan_to_num(queries @ documents.T, nan=-np.inf)
     expected = np.argsort(-scores, axis=1, kind="stable")[:, :count]
-    found = [np.concatenate(each) for each in zip(*corpus_search.nearest(queries, documents, count), strict=True)]
+    found = [np.stack(each) for each in zip(*corpus_search.nearest(queries, documents, count), strict=True)]
     np.testing.assert_array_equal(found[1], expected)
     np.testing.assert_array_equal(found[0], np.take_along_axis(scores, expected, 1))
 

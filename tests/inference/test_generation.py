@@ -11,9 +11,10 @@ from tests.formats.models import DATA
 from tftrain.config.fields import implementations
 from tftrain.config.model import ModelConfig
 from tftrain.config.model_source import ModelSource
+from tftrain.config.predict import PredictFlags
 from tftrain.formats.hugging_face_config import special_ids
 from tftrain.inference import generation, trained_model
-from tftrain.inference.generation import GREEDY, Generator, Sampling, drawn
+from tftrain.inference.generation import Generator, drawn
 from tftrain.inference.serving import saved_model, signatures
 from tftrain.inference.serving.signatures import ServedModel
 from tftrain.model.key_value_cache import CachedDecoder
@@ -91,20 +92,20 @@ PROMPTS = [np.array(each, np.int32) for each in ([5, 9, 30], [7], [11, 12, 13, 1
 
 def test_the_draws_of_a_text_depend_on_the_seed_and_its_number_alone(gpt):
     def continued(batches, **settings):
-        generate = Generator(gpt, 10, Sampling(**{"temperature": 1.0, "seed": 5, **settings}))
+        generate = Generator(gpt, PredictFlags(**{"max_new_tokens": 10, "temperature": 1.0, "seed": 5, **settings}))
         return [text for batch in batches for text in generate(batch)[1]]
 
     together = continued([PROMPTS])
     assert continued([PROMPTS[:2], PROMPTS[2:]]) == together
     assert continued([PROMPTS], seed=6) != together
-    assert continued([PROMPTS], top_k=1) == Generator(gpt, 10, GREEDY)(PROMPTS)[1]
+    assert continued([PROMPTS], top_k=1) == Generator(gpt, PredictFlags(max_new_tokens=10))(PROMPTS)[1]
     assert len(set(continued([[PROMPTS[0]] * 4]))) > 1
 
 
 def test_a_continuation_ends_before_a_stop_string_and_its_pieces_are_the_whole(gpt):
     def continued(**settings):
         pieces = []
-        generate = Generator(gpt, 16, Sampling(temperature=1.0, seed=2, **settings))
+        generate = Generator(gpt, PredictFlags(max_new_tokens=16, temperature=1.0, seed=2, **settings))
         return generate(PROMPTS[:1], pieces.append)[1][0], pieces
 
     whole, pieces = continued()
@@ -134,7 +135,7 @@ def test_an_exported_model_generates_the_tokens_of_predict(tmp_path, name):
 
     tokens, counts = generated()
     vocabulary = model.tokenizer.vocabulary
-    _, expected = Generator(model, most, GREEDY)(texts)
+    _, expected = Generator(model, PredictFlags(max_new_tokens=most))(texts)
     assert [vocabulary.decode(row[:count]) for row, count in zip(tokens, counts, strict=True)] == expected
     assert all((row[count:] == vocabulary.end_id).all() for row, count in zip(tokens, counts, strict=True))
     drawn_tokens = [generated(2.0, seed=seed)[0].tolist() for seed in (1, 1, 2)]
@@ -149,7 +150,7 @@ def test_both_end_tokens_end_a_text_in_predict_and_in_an_export():
 
     def generated(tokenizer):
         ends = model._replace(tokenizer=tokenizer)
-        _, (found,) = Generator(ends, 6, GREEDY)(text)
+        _, (found,) = Generator(ends, PredictFlags(max_new_tokens=6))(text)
         function = signatures.generate(ServedModel(ends, None, 5)).function
         tokens = function(tf.constant(text), tf.constant([3]), 6, tf.constant(0.0), tf.constant(1.0), tf.constant(0))
         ids, length = tokens["output_ids"].numpy()[0], int(tokens["lengths"][0])

@@ -16,6 +16,7 @@ from tftrain.checkpoint.errors import CheckpointError
 from tftrain.cli import flags
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.model_source import ModelSource
+from tftrain.config.predict import PredictFlags
 from tftrain.config.train import TrainConfig
 from tftrain.data import pipeline
 from tftrain.files.errors import DataError
@@ -201,7 +202,8 @@ def test_a_run_matches_exactly_what_generation_gives(files, tmp_path):
     rows = [json.loads(line) for line in (tmp_path / "run/predictions.jsonl").read_text().splitlines()]
     model = trained_model.load(ModelSource(init_checkpoint=f"hf:{tmp_path / 'hf'}"))
     prompts = [row["prompt"] for row in rows]
-    found = candidates.next_tokens(model, 1, 40)(trained_model.TextEncoder(model)(prompts))
+    settings = PredictFlags(top_k=1, max_new_tokens=40)
+    found = candidates.next_tokens(model, settings)(trained_model.TextEncoder(model)(prompts))
     matches = [each.text == row["completion"] for each, row in zip(found, rows, strict=True)]
     assert matches == [row["exact_match"] for row in rows]
     assert 0 < sum(matches) < len(rows)

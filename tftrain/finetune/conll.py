@@ -5,7 +5,6 @@ columns fit the file's others; what is left out is counted.
 """
 
 import collections
-import functools
 import itertools
 import re
 from collections.abc import Sequence
@@ -58,7 +57,6 @@ class _Layout(NamedTuple):
     is_numbered: bool  # whether the first column numbers the words
 
     def is_tag(self, text: str) -> bool:
-        """Whether a class is one that other lines have, or looks like one."""
         return text in self.tags or bool(_TAG.fullmatch(text))
 
 
@@ -73,13 +71,8 @@ def read_sentences(
 
     Other white space, such as a no-break space, belongs to its word. A line that begins with # or // is a comment if
     its columns or its class are not those of the other lines. JSON, Parquet and Arrow have lists of words and classes.
-
-    Args:
-        word_column, tag_column: number of the column, from 0, or its name in a header; by default the first and last.
-        skips, notes: see `tables.usable`; a sentence with a damaged line is left out as a whole.
-
-    Raises:
-        DataError: the file can't be read, has no sentence, or a line has no class; the message names the line.
+    A column is named by its number, from 0, or by a header; by default they are the first and the last. For `skips` and
+    `notes`, see `tables.usable`; a sentence with a damaged line is left out as a whole. A DataError names the line.
     """
     if path.lower().endswith((".json", ".jsonl")) or is_arrow(path):
         return _numbered(_read_lists(path, word_column, tag_column, skips, notes))
@@ -112,7 +105,6 @@ def _lines(text: str) -> list[_Line]:
 
 
 def _layout(path: str, lines: list[_Line], word: str | None, tag: str | None) -> tuple[_Layout, _Line | None]:
-    """Returns the columns of a file, and its header if it has one."""
     every = [line for line in lines if not line.is_boundary]
     words = [line for line in every if not line.text.lstrip().startswith(_COMMENTS)]
     words = words or [line for line in every if _TAG.fullmatch(line.columns[-1])]
@@ -149,13 +141,11 @@ def _are_numbered(lines: list[_Line]) -> bool:
     """Whether the first columns of each sentence are 1, 2, 3 and so on, or continue those of the sentence before."""
     groups = itertools.groupby(lines, key=lambda line: line.is_boundary)
     columns = [[line.columns[0] for line in group] for is_boundary, group in groups if not is_boundary]
-    numbers = [[int(cell) for cell in cells if cell.isdecimal()] for cells in columns]
-    follow = all(own == [*range(own[0], own[0] + len(own))] for own in numbers if own)
-    begins = [own[0] for own in numbers if own]
-    follow = follow and all(
-        begin in (0, 1, 1 + own[-1]) for begin, own in zip(begins, [[0], *filter(None, numbers)], strict=False)
-    )
-    return follow and max(map(len, numbers)) > 1 and all(map(_NUMBERED.fullmatch, itertools.chain(*columns)))
+    numbers = [own for cells in columns if (own := [int(cell) for cell in cells if cell.isdecimal()])]
+    follow = all(own == [*range(own[0], own[0] + len(own))] for own in numbers)
+    follow &= all(own[0] in (0, 1, 1 + before[-1]) for before, own in itertools.pairwise([[0], *numbers]))
+    is_long = any(len(own) > 1 for own in numbers)
+    return follow and is_long and all(map(_NUMBERED.fullmatch, itertools.chain(*columns)))
 
 
 def _is_apart(line: _Line, layout: _Layout) -> bool:
@@ -201,50 +191,32 @@ def _read_lists(path: str, word: str | None, tag: str | None, skips: bool, notes
 
 
 def words_of(text: str) -> list[str]:
-    """Returns the words of a text, between spaces and tabs as in a file.
-
-    If a script without spaces is not divided so, its characters and the punctuation marks are words.
-    """
+    """Returns the words of a text between spaces; in an undivided script without spaces, its characters and marks."""
     if re.search(f"[{squad.SPACELESS}]{{2}}", text) and not re.search(
         f"[{squad.SPACELESS}] +[{squad.SPACELESS}]", text
     ):
-        text = _words_alone().sub(r" \g<0> ", text)
+        alone = f"[{squad.SPACELESS}{re.escape(''.join(sorted(punctuation())))}]"
+        text = re.sub(alone, r" \g<0> ", text)
     return [word for word in re.split(r"[ \t\r\n]+", text) if word]
-
-
-@functools.cache
-def _words_alone() -> re.Pattern:
-    """Returns the expression of characters that are words of their own where no spaces are between words."""
-    return re.compile(f"[{squad.SPACELESS}{re.escape(''.join(sorted(punctuation())))}]")
 
 
 def divide(
     sentences: Sequence[Sentence], encoder: ExampleEncoder, unknown_id: int
 ) -> tuple[list[Sentence], list[Encoded]]:
-    """Returns the parts of sentences with the places of their words, and their token ids.
-
-    A long sentence is divided between words. A word that the tokenizer has nothing for, such as a control character, is
-    the token `unknown_id`.
-    """
+    """Returns the parts of sentences that fit a sequence, and their token ids, `unknown_id` for a word without any."""
     words = [(word, place > 0) for sentence in sentences for place, word in enumerate(sentence.words)]
     pieces = iter(encoder.words(*zip(*words, strict=True)) if words else ())
     most, parts, encoded = encoder.max_seq_length - 2, [], []
     for sentence in sentences:
-        ids, places, first = [], [], 0
-        for index in range(len(sentence.words)):
-            own = next(pieces)
+        rows, end = [[]], 0
+        for own in itertools.islice(pieces, len(sentence.words)):
             own = (own if len(own) else np.array([unknown_id], np.int32))[:most]
-            if sum(map(len, ids)) + len(own) > most:
-                parts.append(_part(sentence, first, places))
-                encoded.append(encoder.join([np.concatenate(ids)]))
-                ids, places, first = [], [], index
-            places.append(1 + sum(map(len, ids)))
-            ids.append(own)
-        parts.append(_part(sentence, first, places))
-        encoded.append(encoder.join([np.concatenate(ids)]))
+            if sum(map(len, rows[-1])) + len(own) > most:
+                rows.append([])
+            rows[-1].append(own)
+        for row in rows:
+            own, end = slice(end, end + len(row)), end + len(row)
+            places = itertools.accumulate(map(len, row[:-1]), initial=1)
+            parts.append(sentence._replace(words=sentence.words[own], tags=sentence.tags[own], places=tuple(places)))
+            encoded.append(encoder.join([np.concatenate(row)]))
     return parts, encoded
-
-
-def _part(sentence: Sentence, first: int, places: Sequence[int]) -> Sentence:
-    end = first + len(places)
-    return sentence._replace(words=sentence.words[first:end], tags=sentence.tags[first:end], places=tuple(places))

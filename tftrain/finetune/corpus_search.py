@@ -15,7 +15,7 @@ _SHOWN = 10
 
 
 def nearest(queries: np.ndarray, documents: np.ndarray, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields scores and indices of the nearest documents of some queries at a time, fp32 and int64 [n, count].
+    """Yields scores and indices of the nearest documents of each query, fp32 and int64 [count].
 
     Vectors are fp32 [n, D], and a score is a dot product. Equal ones are in the order of the documents; NaN is last.
     """
@@ -29,7 +29,7 @@ def nearest(queries: np.ndarray, documents: np.ndarray, count: int) -> Iterator[
             with tf.device("CPU:0"):  # It takes the first of equal ones.
                 best, places = (each.numpy() for each in tf.math.top_k(scores, min(count, scores.shape[1])))
             found = np.take_along_axis(np.concatenate([found, indices], axis=1), places, axis=1)
-        yield best, found
+        yield from zip(best, found, strict=True)
 
 
 class CorpusScorer(Scorer):
@@ -43,14 +43,13 @@ class CorpusScorer(Scorer):
 
     def scores(self, outputs: np.ndarray) -> dict[str, float]:
         """Returns the scores of vectors, [n, 1, D]."""
-        vectors, queries, self._found = outputs[:, 0], iter(self._queries), []
-        documents, count = self._documents, len(self._documents)
-        for scores, indices in nearest(vectors[count:], vectors[:count], DEEPEST + 1):
-            for row, query in zip(zip(scores.tolist(), indices, strict=True), queries, strict=False):
-                found = ((documents[index], score) for score, index in zip(*row, strict=True))
-                own = query.query, query.texts
-                others = [(each.document, score) for each, score in found if (each.document, each.texts) != own]
-                self._found.append(others[:DEEPEST])
+        vectors, documents, self._found = outputs[:, 0], self._documents, []
+        rows = nearest(vectors[len(documents) :], vectors[: len(documents)], DEEPEST + 1)
+        for (scores, indices), query in zip(rows, self._queries, strict=False):
+            found = ((documents[index], score) for score, index in zip(scores.tolist(), indices, strict=True))
+            own = query.query, query.texts
+            others = [(each.document, score) for each, score in found if (each.document, each.texts) != own]
+            self._found.append(others[:DEEPEST])
         pairs = zip((query.judged for query in self._queries), self._found, strict=True)
         return ranking_scores(([own.get(name, 0) for name, _ in found], own.values()) for own, found in pairs)
 

@@ -19,6 +19,7 @@ class Encoded(NamedTuple):
     ids: np.ndarray  # int32 [tokens], the special tokens included
     first: int  # number of tokens of token type 0: up to the second text
     unpooled: int = 0  # number of tokens at the beginning that are no part of the text's vector: those of a prompt
+    cut: int = 0  # number of tokens that did not fit
 
 
 class ExampleEncoder:
@@ -47,16 +48,8 @@ class ExampleEncoder:
             words = [" " * space + word for word, space in zip(words, after_space, strict=True)]
         return self.tokenize(words)
 
-    def around(self, texts: int) -> int:
-        """Returns the number of tokens around one text or two."""
-        return len(self._before) + len(self._after) + (texts - 1) * self.roles.separators
-
     def unpooled(self, model: ModelConfig, column: int) -> int:
-        """Returns how many tokens of a column's texts are not pooled: those of its prompt, if it is not.
-
-        Raises:
-            ConfigError: a prompt leaves no token to a text.
-        """
+        """Returns how many tokens of a column's prompt are not pooled; a ConfigError if it leaves none to a text."""
         prompt = model.prompt(column)
         count = len(self._before) + len(self.tokenize([prompt])[0]) if prompt else 0
         if count and count + len(self._after) >= self.max_seq_length:
@@ -74,16 +67,17 @@ class ExampleEncoder:
         """Returns the sequence of one or two texts' token ids."""
         lengths = [len(text) for text in texts]
         roles = self.roles
-        most = self.max_seq_length - self.around(len(texts))
-        if sum(lengths) > most:
+        around = len(self._before) + len(self._after) + (len(texts) - 1) * roles.separators
+        cut = max(0, sum(lengths) + around - self.max_seq_length)
+        if cut:
             self.cut += 1
-            lengths = cut_longest(lengths, most)
+            lengths = cut_longest(lengths, sum(lengths) - cut)
         separators = [roles.separators] * (len(texts) - 1) + [1]
         ids = [self._before]
         for text, length, count in zip(texts, lengths, separators, strict=True):
             ids += [text[:length], *[self._after] * count]
         joined = np.concatenate(ids).astype(np.int32)
-        return Encoded(joined, 1 + lengths[0] + separators[0] if roles.second_type else len(joined))
+        return Encoded(joined, 1 + lengths[0] + separators[0] if roles.second_type else len(joined), cut=cut)
 
 
 def cut_longest(lengths: Sequence[int], most: int) -> list[int]:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tftrain.config.fine_tuning import FineTuningConfig
-from tftrain.data.table_rows import Row
 from tftrain.files.errors import DataError
 from tftrain.files.strict_json import shown
 from tftrain.finetune.tables import FileNotes, column_of, number, read_table, read_text, text_of
@@ -32,15 +31,10 @@ class Ranked(NamedTuple):
 def read(settings: FineTuningConfig, task: str, labels: Sequence[str], notes: FileNotes) -> list[Ranked]:
     """Reads --eval_file, --eval_corpus and --eval_qrels.
 
-    Args:
-        labels: the classes of a classifier; the second one is that of relevant documents.
-
-    Returns:
-        For --task=embedding, all documents and then the queries. Documents have the order in which trec_eval ranks
-        those of equal scores: descending ids. For classifiers, the pairs of queries and judged documents.
-
-    Raises:
-        DataError: a file can't be read, or no query is judged; the message names the line.
+    For --task=embedding, returns all documents and then the queries. Documents have the order in which trec_eval ranks
+    those of equal scores: descending ids. For classifiers, returns the pairs of queries and judged documents; the
+    second of `labels` is the class of relevant ones. Raises a DataError, which names the line, if a file can't be read,
+    or no query is judged.
     """
     if task == "classification" and len(labels) != 2:
         raise DataError(f"--eval_corpus={settings.eval_corpus}: {len(labels)} classes; expected a model of two")
@@ -62,13 +56,11 @@ def read(settings: FineTuningConfig, task: str, labels: Sequence[str], notes: Fi
         texts = [Ranked(*documents[each], None, "", each, {}) for each in sorted(documents, reverse=True)]
         return texts + [Ranked(*queries[each], None, each, "", own) for each, own in judged.items()]
 
-    def label(relevance: float) -> str | float:
-        return relevance if task == "regression" else labels[int(relevance > 0)]
-
     return [
-        Ranked(queries[query][0], queries[query][1] + documents[each][1], label(value), query, each, own)
+        Ranked(place, text + documents[each][1], level if task == "regression" else labels[level > 0], query, each, own)
         for query, own in judged.items()
-        for each, value in own.items()
+        for place, text in [queries[query]]
+        for each, level in own.items()
         if each in documents
     ]
 
@@ -80,18 +72,13 @@ def _texts(
     rows, texts = read_table(path, notes=notes), {}
     column, name = column_of(rows, column, defaults), column_of(rows, None, _IDS)
     for row in rows:
-        title, text, identity = row.values.get("title"), text_of(row, column), _id(row, name)
-        if identity in texts:
+        title, text, identity = row.values.get("title"), text_of(row, column), row.values.get(name)
+        if isinstance(identity, bool) or not isinstance(identity, str | int) or identity == "":
+            raise DataError(f"{row.place}: {name} is {shown(identity)}; expected an id")
+        if (identity := str(identity)) in texts:
             raise DataError(f"{row.place}: the id {identity} occurs for the second time")
         texts[identity] = row.place, (f"{title} {text}".strip() if isinstance(title, str) else text,)
     return texts
-
-
-def _id(row: Row, column: str) -> str:
-    value = row.values.get(column)
-    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
-        raise DataError(f"{row.place}: {column} is {shown(value)}; expected an id")
-    return str(value)
 
 
 def _judgments(path: str) -> dict[str, dict[str, float]]:

@@ -18,25 +18,16 @@ class Scorer(abc.ABC):
     """Judges what a task predicts for the examples of a split; `predictions` needs no labels."""
 
     def __init__(self, examples: Sequence, labels: Sequence[str] = ()):
-        """Takes the examples with their labels, and the classes by number, if there are any."""
         self._examples, self._labels = examples, labels
 
     @abc.abstractmethod
     def scores(self, outputs: np.ndarray) -> dict[str, float]:
-        """Returns the scores by name; NaN where one is not defined.
-
-        Args:
-            outputs: of the first examples of the split, in order: fp32 [n, ...], see `tasks.Task.compute`.
-        """
+        """Returns the scores by name of outputs of the first examples, fp32 [n, ...]; NaN where one is not defined."""
 
     def predictions(self, outputs: np.ndarray) -> Iterator[dict[str, Any]]:
         """Yields a JSON object for each example."""
         for example, output in zip(self._examples, outputs, strict=False):
             yield {"texts": example.texts, "label": example.label, **self._predicted(output)}
-
-    def _predicted(self, output: np.ndarray) -> dict[str, Any]:
-        """Returns what is predicted for an example that is a text or a pair."""
-        raise NotImplementedError
 
     def _named(self, probabilities: np.ndarray) -> dict[str, float]:
         return dict(zip(self._labels, map(rounded, probabilities), strict=True))
@@ -117,16 +108,10 @@ class NumberScorer(Scorer):
 
 
 class EntityScorer(Scorer):
-    """Scores of a class for each word; an entity counts if all its words and its class are right (CoNLL 2003).
-
-    The examples are sentences, in parts that fit a sequence. `entities.Scheme` says what is an entity.
-    """
+    """Scores of a class for each word; an entity counts if all its words and its class are right (CoNLL 2003)."""
 
     def scores(self, outputs: np.ndarray) -> dict[str, float]:
-        """Returns F1, precision and recall, given the class of each token, [n, S].
-
-        They are those of entities; of classes that are none, such as parts of speech, means over the classes.
-        """
+        """Returns F1, precision and recall, or means over classes that are no entities, of classes [n, S]."""
         sentences, scheme = list(self.predictions(outputs)), Scheme(self._labels)
         true, predicted = ([scheme.tags(each[name]) for each in sentences] for name in ("label", "prediction"))
         if scheme.has_entities:
@@ -193,7 +178,6 @@ class PairScorer(Scorer):
         return {"prediction": cosines[0] if len(cosines) == 1 else cosines}
 
     def _numbers(self, count: int) -> list[float | None]:
-        """Returns the numbers of pairs, and None for scores of a teacher."""
         return [None if isinstance(each.label, tuple) else each.label for each in self._examples[:count]]
 
 

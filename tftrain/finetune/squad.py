@@ -51,11 +51,7 @@ class Window(NamedTuple):
 
 
 def read_questions(path: str, skips: bool = False, notes: FileNotes | None = None) -> list[Question]:
-    """Reads the questions of SQuAD's JSON, nested or with one question a row, as `datasets` writes it.
-
-    For `skips` and `notes`, see `tables.usable`. Raises DataError if the file is in another format, or an answer is
-    elsewhere in its context; the message names the question.
-    """
+    """Reads the questions of SQuAD's JSON, nested or one a row, as `datasets` writes it; a DataError names one."""
     seen: set[str] = set()
 
     def question(numbered: tuple[int, tuple[Any, Any, str]]) -> Question:
@@ -151,28 +147,19 @@ def divide(
 ) -> tuple[list[Window], list[Encoded]]:
     """Makes the windows of questions, and their token ids, such as [CLS] question [SEP] part of the context [SEP].
 
-    Args:
-        stride: tokens between the beginnings of two windows of a context.
-        max_query_length: most tokens of a question.
-
-    Raises:
-        DataError: nothing of the context fits into a window.
+    Two windows of a context begin `stride` tokens apart. Raises a DataError if nothing of the context fits into one.
     """
     windows, encoded = [], []
     asked = encoder.tokenize([question.text for question in questions])
-    tokens_of: dict[str, tuple[list[tuple[int, int]], np.ndarray, np.ndarray]] = {}
+    tokens_of = functools.lru_cache(maxsize=1)(_tokens)  # The questions of a context follow each other.
     for number, (question, query) in enumerate(zip(questions, asked, strict=True)):
-        if question.context not in tokens_of:
-            tokens_of.clear()  # The questions of a context follow each other.
-            tokens_of[question.context] = _tokens(question.context, encoder, tokenizer_type)
-        spans, ids, words = tokens_of[question.context]
+        spans, ids, words = tokens_of(question.context, encoder, tokenizer_type)
         query = query[:max_query_length]
         capacity = encoder.max_seq_length - len(query) - encoder.roles.around(2)
         if capacity < 1:
             remedy = "give a larger --max_seq_length or a smaller --max_query_length"
-            raise DataError(
-                f"{question.place}: {len(query)} tokens of the question leave no tokens for the context; {remedy}"
-            )
+            fault = f"{len(query)} tokens of the question leave no tokens for the context"
+            raise DataError(f"{question.place}: {fault}; {remedy}")
         step = min(stride, capacity)
         begins = [0, *range(step, len(ids) - capacity + step, step)]
         best = _best_windows(len(ids), begins, capacity)
@@ -196,10 +183,7 @@ def _tokens(context: str, encoder: ExampleEncoder, tokenizer_type: str):
 
 
 def _best_windows(tokens: int, begins: Sequence[int], capacity: int) -> np.ndarray:
-    """Returns for each token the window in which it has the most context: int [tokens].
-
-    As in the original BERT, that is the smaller of both sides, and a hundredth of the window's length.
-    """
+    """Returns the window in which each token has the most context, as in the original BERT: int [tokens]."""
     places = np.arange(tokens)
     scores = []
     for begin in begins:

@@ -57,13 +57,10 @@ class FileNotes(list[tuple[int, str]]):
 
 
 def usable(path: str, read: Callable[[Any], T], items: Iterable[Any], skips: bool, notes: FileNotes | None) -> list[T]:
-    """Returns what `read` makes of each item of a file.
+    """Returns what `read` makes of each item of a file; raises a DataError if no item is left.
 
-    With `skips`, an item for which it raises DataError is left out; their number is added to `notes`, if there are any.
-
-    Raises:
-        RowError: an item can't be used, and `skips` is false.
-        DataError: no item is left.
+    With `skips`, an item for which it raises a DataError is left out, and `notes` has their number; else this is a
+    RowError.
     """
     results, faults = [], []
     for item in items:
@@ -106,10 +103,9 @@ def is_arrow(path: str) -> bool:
 
 
 def files_of(path: str) -> list[str]:
-    """Returns the Parquet and Arrow files below a folder, such as `datasets` saves it; of a file itself.
+    """Returns the Parquet and Arrow files below a folder, or the file itself.
 
-    Raises:
-        DataError: the folder has none, or several splits.
+    Raises a DataError if the folder has none, or several splits.
     """
     if not os.path.isdir(path):
         return [path]
@@ -128,8 +124,7 @@ def files_of(path: str) -> list[str]:
 def read_text(path: str) -> str:
     """Returns the text of a file, without a byte order mark; without line feeds, carriage returns end its lines.
 
-    Raises:
-        DataError: the file can't be read, is not UTF-8, or a pointer of Git LFS is in its place.
+    Raises a DataError if it can't be read, is not UTF-8, or a pointer of Git LFS is in its place.
     """
     content = read_bytes(path)
     try:
@@ -148,15 +143,9 @@ def read_table(
 
     A TSV file has no quotes, as in GLUE. A CSV file may have quoted fields with line breaks, and semicolons or tabs in
     place of commas. A line of JSONL is an object. JSON has a list of objects, alone or as "data". Empty lines do not
-    count, nor does a line that repeats the header. A folder has Parquet or Arrow files, see `files_of`.
-
-    Args:
-        header: whether the first line of a TSV or CSV file has the names of the columns.
-        skips, notes: see `usable`.
-        scores: columns, in lower case, of Parquet and Arrow whose lists of fractions are no vectors, but are read.
-
-    Raises:
-        DataError: the file can't be read, has no row, or a line is damaged; the message names the line.
+    count, nor does a line that repeats the header, which TSV and CSV files have by default. A folder has Parquet or
+    Arrow files, see `files_of`; a list of fractions in them is a vector and left out, except in the columns `scores`,
+    in lower case. For `skips` and `notes`, see `usable`. A DataError names the line that can't be read.
     """
     kind = Path(path).suffix.lower()
     if is_arrow(path):
@@ -193,11 +182,7 @@ def _arrow_rows(path: str, scores: Collection[str]) -> Iterator[Row]:
 
 
 def json_values(path: str) -> list[Row]:
-    """Returns what is in a JSON file: one value of the whole file, or an object for each line, or a row of Parquet.
-
-    Raises:
-        DataError: it can't be read, or is neither.
-    """
+    """Returns the value of a whole JSON file, the objects of its lines, or rows of Parquet; raises a DataError."""
     if is_arrow(path):
         return read_table(path)
     text, whole, problem = read_text(path), None, None
@@ -221,11 +206,8 @@ def _json_table(path: str) -> list[Row]:
     value = value.get("data") if isinstance(value, dict) else value
     if not isinstance(value, list):
         return rows
-    faults = (None if isinstance(row, dict) else "expected a JSON object" for row in value)
-    return [
-        Row(f"{path}, row {number}", {} if fault else row, fault)
-        for number, (row, fault) in enumerate(zip(value, faults, strict=True), 1)
-    ]
+    places = ((f"{path}, row {number}", row) for number, row in enumerate(value, 1))
+    return [Row(*each) if isinstance(each[1], dict) else Row(each[0], {}, "expected a JSON object") for each in places]
 
 
 def _swallowed(rows: Sequence[Row]) -> dict[str, str]:

@@ -6,12 +6,12 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tftrain.inference.generation import GREEDY, Generator, Sampling
+from tftrain.config.predict import PredictFlags
+from tftrain.inference.generation import Generator
 from tftrain.inference.trained_model import Sample, TrainedModel, encoder_batch, most_probable, padded
 from tftrain.tokenizer.vocabulary import Vocabulary, decode_bytes
 
-# The number of tokens whose logits exist at once.
-_ROWS = 1024
+_ROWS = 1024  # tokens whose logits exist at once
 _IDS = tf.TensorSpec([None, None], tf.int32)
 
 
@@ -23,10 +23,10 @@ class Candidate(NamedTuple):
 
 
 class Continuation(NamedTuple):
-    """What a decoder predicts after a text: the next token, and the tokens that were appended; "" if none were."""
+    """What a decoder predicts after a text."""
 
-    candidates: list[Candidate]
-    text: str
+    candidates: list[Candidate]  # the next token
+    text: str  # the tokens that were appended
 
 
 def masked_tokens(model: TrainedModel, top_k: int) -> Callable[[Sequence[Sample]], list[list[list[Candidate]]]]:
@@ -56,18 +56,14 @@ def masked_tokens(model: TrainedModel, top_k: int) -> Callable[[Sequence[Sample]
 
 
 def next_tokens(
-    model: TrainedModel,
-    top_k: int,
-    max_new_tokens: int,
-    sampling: Sampling = GREEDY,
-    show: Callable[[str], None] | None = None,
+    model: TrainedModel, settings: PredictFlags, show: Callable[[str], None] | None = None
 ) -> Callable[[Sequence[Sample]], list[Continuation]]:
-    """Returns what predicts what follows samples, with a decoder: `top_k` candidates, and tokens; see `Generator`."""
-    generate = Generator(model, max_new_tokens, sampling)
+    """Returns what predicts what follows samples, with a decoder: candidates, and tokens; see `Generator`."""
+    generate = Generator(model, settings)
 
     def predict(samples: Sequence[Sample]) -> list[Continuation]:
         logits, texts = generate([sample.ids for sample in samples], show)
-        candidates = _named(model.tokenizer.vocabulary, *most_probable(logits, logits.shape[1], top_k))
+        candidates = _named(model.tokenizer.vocabulary, *most_probable(logits, logits.shape[1], settings.shown))
         return [Continuation(*each) for each in zip(candidates, texts, strict=True)]
 
     return predict

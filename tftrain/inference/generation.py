@@ -1,28 +1,14 @@
 """What follows texts, token by token, with a decoder that keeps the keys and values of the tokens before."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from tftrain.config.predict import PredictFlags
 from tftrain.inference.trained_model import TrainedModel, padded
 from tftrain.model.key_value_cache import CachedDecoder
 from tftrain.tokenizer.vocabulary import Vocabulary
-
-
-class Sampling(NamedTuple):
-    """How the next token is chosen."""
-
-    temperature: float = 0.0  # divides the logits of the distribution that it is drawn from; 0: the most probable token
-    top_k: int | None = None  # the next token is one of the k most probable ones; None: of all
-    # One of the fewest most probable tokens that together have this probability (Holtzman et al., arXiv 1904.09751).
-    top_p: float = 1.0
-    seed: int = 0  # the draws for a text depend on the seed and the text's number alone
-    stop: tuple[str, ...] = ()  # strings, the first of which ends a continuation and is left out of it
-
-
-GREEDY = Sampling()
 
 
 def drawn(
@@ -30,7 +16,8 @@ def drawn(
 ) -> tf.Tensor:
     """Draws a class of each row of logits, fp32 [n, classes], with random numbers in [0, 1), fp32 [n]: int32 [n].
 
-    `Sampling` describes the others; the temperature is above 0.
+    The temperature, above 0, divides the logits. The class is one of the `top_k` most probable ones, and of the fewest
+    that together have the probability `top_p` (Holtzman et al., arXiv 1904.09751).
     """
     classes = logits.shape[1]
     values, order = tf.math.top_k(logits / temperature, min(top_k or classes, classes))
@@ -43,39 +30,33 @@ def drawn(
 
 
 class Generator:
-    """Appends tokens to texts with a decoder: `most` of them, fewer if an end token or a stop string comes."""
+    """Appends tokens to texts with a decoder, as the settings say; fewer if an end token or a stop string comes."""
 
-    def __init__(self, model: TrainedModel, most: int, sampling: Sampling):
+    def __init__(self, model: TrainedModel, settings: PredictFlags):
         self._decoder, self._vocabulary = CachedDecoder(model.network), model.tokenizer.vocabulary
-        self._end_ids = model.tokenizer.end_ids
-        self._longest, self._most, self._sampling, self._texts = model.longest, most, sampling, 0
-        self._tokens, self._capacity = len(self._vocabulary), 0
-        temperature, top_k, top_p = sampling[:3]
+        self._end_ids, self._longest, self._settings = model.tokenizer.end_ids, model.config.longest_sequence, settings
+        self._tokens, self._capacity, self._texts = len(self._vocabulary), 0, 0
 
         @tf.function(autograph=False, reduce_retracing=True)
         def choose(logits: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
-            if not temperature:
+            if not settings.temperature:
                 return tf.argmax(logits, axis=1, output_type=tf.int32)
-            return drawn(logits, uniform, temperature, top_k, top_p)
+            return drawn(logits, uniform, settings.temperature, settings.top_k, settings.top_p)
 
         self._choose = choose
 
     def __call__(
         self, texts: Sequence[np.ndarray], show: Callable[[str], None] | None = None
     ) -> tuple[tf.Tensor, list[str]]:
-        """Continues texts, int32 [n] each.
+        """Continues texts, int32 [n] each; calls `show` with each new part of the first one as soon as it is known.
 
-        Args:
-            show: called with each new part of the first text's continuation as soon as it is known.
-
-        Returns:
-            The logits of the first token after each text, [texts, tokens], fp32; and the continuations.
+        Returns the logits of the first token after each text, [texts, tokens], fp32; and the continuations.
         """
         logits = first = self._read(texts)
-        draws = [np.random.default_rng([self._sampling.seed, self._texts + number]) for number in range(len(texts))]
+        draws = [np.random.default_rng([self._settings.seed, self._texts + number]) for number in range(len(texts))]
         self._texts += len(texts)
-        continuations = [_Continuation(self._vocabulary, self._sampling.stop, self._end_ids) for _ in texts]
-        for step in range(self._most):
+        continuations = [_Continuation(self._vocabulary, self._settings.stop, self._end_ids) for _ in texts]
+        for step in range(self._settings.max_new_tokens):
             if step:
                 logits = self._read_more(texts)
             chosen = self._choose(logits, np.array([each.random() for each in draws], np.float32)).numpy()
@@ -92,7 +73,7 @@ class Generator:
         """Reads the ends of texts, as much of each as the model reads."""
         texts = [text[int(max(len(text) - self._longest, 0)) :] for text in texts]
         ids, lengths = padded(texts)
-        self._capacity = int(min(ids.shape[1] + self._most, self._longest))
+        self._capacity = int(min(ids.shape[1] + self._settings.max_new_tokens, self._longest))
         return self._decoder.read(ids, lengths, self._capacity)[:, : self._tokens]
 
     def _read_more(self, texts: Sequence[np.ndarray]):
@@ -112,7 +93,6 @@ class _Continuation:
         self._ids, self._shown, self.ended = [], 0, False
 
     def add(self, token: int) -> None:
-        """Adds a token, unless the continuation has ended."""
         if token in self._end_ids:
             self.ended = True
         if not self.ended:
@@ -120,7 +100,6 @@ class _Continuation:
             self.ended = bool(self._stop) and any(stop in self._whole() for stop in self._stop)
 
     def text(self) -> str:
-        """Returns the text without the stop string."""
         whole = self._whole()
         return whole[: min((place for stop in self._stop if (place := whole.find(stop)) >= 0), default=len(whole))]
 

@@ -1,8 +1,4 @@
-"""A model as a Keras model for a loop that is not tftrain's: `tftrain.load` makes one, `tftrain.save` writes it.
-
-Variables, heads and implementations are those of a run that begins with the same weights. docs/from_transformers.md has
-examples.
-"""
+"""A model as a Keras model for a loop that is not tftrain's: `tftrain.load` makes one, `tftrain.save` writes it."""
 
 import dataclasses
 import logging
@@ -80,8 +76,7 @@ class KerasModel(tf_keras.Model):
     def call(self, inputs: Any, training: bool = False) -> dict[str, tf.Tensor]:
         """Returns the outputs by name; with `training`, dropout is on. docs/from_transformers.md lists them.
 
-        Raises:
-            ValueError: a feature is unknown or missing, or has another shape.
+        Raises a ValueError if a feature is unknown or missing, or has another shape.
         """
         batch, dropout = features(inputs), None
         if training:
@@ -129,10 +124,8 @@ def features(inputs: Any) -> dict[str, tf.Tensor]:
         raise ValueError(f"the model got {', '.join(unknown)}; expected of {', '.join((*_FEATURES, *_NAMES))}")
     ids = batch.get("input_ids")
     if ids is None or ids.shape.rank != 2:
-        shape = "" if ids is None else f" of the shape {ids.shape}"
-        raise ValueError(
-            f"the model got {'no ' if ids is None else ''}input_ids{shape}; expected one row a text, [b, S]"
-        )
+        found = "no input_ids" if ids is None else f"input_ids of the shape {ids.shape}"
+        raise ValueError(f"the model got {found}; expected one row a text, [b, S]")
     return {"input_mask": tf.ones_like(ids), "segment_ids": tf.zeros_like(ids), **batch}
 
 
@@ -189,7 +182,6 @@ def _with_format(source: str) -> str:
 
 
 def _problems(model: ModelConfig, compute: ComputeConfig) -> Iterator[Problem]:
-    """Yields why a model can't be built or has no such head."""
     yield from (*field_problems(model), *field_problems(compute))
     yield from combinations.check_model(model, DataConfig(), compute, ParallelConfig())
     of_examples = combinations.check_examples(FineTuningConfig(), model, DataConfig(), "evaluate")

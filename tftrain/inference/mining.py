@@ -23,14 +23,8 @@ logger = logging.getLogger(__name__)
 def mined(run: TaskPredictions, settings: PredictFlags, columns: FineTuningConfig) -> Iterator[dict[str, str]]:
     """Yields anchor, positive and negatives of each pair of --input_file that has enough of them, in the file's order.
 
-    A text is no negative of an anchor if it is that anchor, or its positive in any pair of the file.
-
-    Args:
-        run: gives the vectors of texts.
-        columns: has --input_file as the training file, and the names of its columns.
-
-    Raises:
-        DataError: a file can't be read.
+    A text is no negative of an anchor if it is that anchor, or its positive in any pair of the file. `columns` has
+    --input_file as the training file, and the names of its columns. Raises a DataError if a file can't be read.
     """
     notes, few = FileNotes(), 0
     pairs = list(dict.fromkeys(each.texts[:2] for each in examples.read_examples(columns, "embedding", "train", notes)))
@@ -48,10 +42,10 @@ def mined(run: TaskPredictions, settings: PredictFlags, columns: FineTuningConfi
     vectors, found = run.vectors(documents, 1), run.vectors(list(own), 0)[[rows[anchor] for anchor, _ in pairs]]
     nearness = np.einsum("nd,nd->n", found, vectors[[places[positive] for _, positive in pairs]])
     limits = nearness - settings.mine_margin * np.abs(nearness)
-    blocks = nearest(found, vectors[: len(corpus)], settings.mine_depth + max(map(len, own.values())))
-    nearest_texts = (zip(*each, strict=True) for block in blocks for each in zip(*block, strict=True))
+    nearest_texts = nearest(found, vectors[: len(corpus)], settings.mine_depth + max(map(len, own.values())))
     for number, ((anchor, positive), limit, near) in enumerate(zip(pairs, limits, nearest_texts, strict=True)):
-        others = [(score, corpus[index]) for score, index in near if corpus[index] not in own[anchor]]
+        scored = zip(*near, strict=True)
+        others = [(score, corpus[index]) for score, index in scored if corpus[index] not in own[anchor]]
         chosen = [text for score, text in others[settings.mine_skip : settings.mine_depth] if score <= limit]
         if len(chosen) < settings.mine_negatives:
             few += 1

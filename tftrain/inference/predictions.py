@@ -13,7 +13,6 @@ from tftrain.files.errors import DataError
 from tftrain.finetune import completions
 from tftrain.host.exit_codes import RunError
 from tftrain.inference import candidates, input_texts, mining, prediction_text, trained_model
-from tftrain.inference.generation import Sampling
 from tftrain.inference.task_predictions import TaskPredictions
 from tftrain.inference.trained_model import Sample, TrainedModel
 from tftrain.tokenizer.vocabulary import Vocabulary
@@ -34,10 +33,8 @@ def predictions(
 ) -> Iterator[str]:
     """Yields what is printed for each text, or for each line of a file, and logs warnings.
 
-    `show` is called with each part that a decoder appends to the only text, of which the result is then the rest.
-
-    Raises:
-        RunError, OSError: the message names the file or the flag.
+    `show` is called with each part that a decoder appends to the only text, of which the result is then the rest. A
+    RunError or OSError names the file or the flag.
     """
     settings = config.predict
     if damaged := [number for number, text in enumerate(texts, 1) if _NOT_UTF_8.search(text)]:
@@ -53,16 +50,21 @@ def predictions(
         yield from map(prediction_text.json_line, _mined(model, config))
         return
     run = _run_of_task(model, config) if model.config.is_fine_tuned else _run_of_tokens(model, config, show)
-    longest = settings.max_seq_length or model.max_seq_length if model.config.is_fine_tuned else model.longest
-    doubts = Doubts(longest, model.tokenizer.vocabulary)
-    lines = ((f"text {number}", text) for number, text in enumerate(texts, 1))
+    longest = model.config.longest_sequence
+    if model.config.is_fine_tuned:
+        longest = settings.max_seq_length or model.max_seq_length
+    lines, warnings = ((f"text {number}", text) for number, text in enumerate(texts, 1)), 0
     if settings.input_file:
         lines = _lines(model, settings.input_file)
     while batch := list(itertools.islice(lines, settings.batch_size)):
         samples, printed = run(batch)
-        doubts.report(batch, samples)
+        for warning in _doubts(batch, samples, longest, model.tokenizer.vocabulary):
+            warnings += 1
+            if warnings <= MAX_WARNINGS:
+                logger.warning(warning)
         yield from printed
-    doubts.finish()
+    if warnings > MAX_WARNINGS:
+        logger.warning(f"and {warnings - MAX_WARNINGS} more such warnings")
 
 
 def _mined(model: TrainedModel, config: PredictConfig) -> Iterator[dict[str, str]]:
@@ -85,19 +87,14 @@ def _lines(model: TrainedModel, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _run_of_tokens(model: TrainedModel, config: PredictConfig, show: Callable[[str], None] | None) -> Run:
-    """Returns what predicts masked tokens, or the next one; for `show`, see `predictions`.
-
-    Raises:
-        RunError: the model lacks something, or a flag is not for it; the message names the flag.
-    """
+    """Returns what predicts masked tokens, or the next one; a RunError names a flag that is not for the model."""
     settings = config.predict
     trained_model.require(model, config.source, ("masked_lm",))
     prompt, stop = _chat(model, config) if settings.chat else (str, settings.stop)
     for flag in ("max_seq_length", "null_score_threshold"):
         _refuse(config, flag, "is not fine-tuned; remove this flag")
     if model.config.is_causal:
-        sampling = Sampling(settings.temperature, settings.top_k, settings.top_p, settings.seed, stop)
-        run = candidates.next_tokens(model, settings.shown, settings.max_new_tokens, sampling, show)
+        run = candidates.next_tokens(model, dataclasses.replace(settings, stop=stop), show)
     else:
         _refuse(config, "max_new_tokens", "is an encoder; remove this flag")
         run = candidates.masked_tokens(model, settings.shown)
@@ -130,7 +127,6 @@ def _chat(model: TrainedModel, config: PredictConfig) -> tuple[Callable[[str], s
 
 
 def _run_of_task(model: TrainedModel, config: PredictConfig) -> Run:
-    """Returns what predicts what a model was fine-tuned for; see `_run_of_tokens`."""
     settings, task = config.predict, model.config.task
     trained_model.require(model, config.source)
     of_tokens = "gives vectors" if model.config.is_causal else "is an encoder"
@@ -160,11 +156,10 @@ def _run_of_task(model: TrainedModel, config: PredictConfig) -> Run:
 
 
 def _predictions_of(model: TrainedModel, config: PredictConfig) -> TaskPredictions:
-    """Returns what predicts for the model's task; raises RunError if texts may be too long."""
-    settings = config.predict
+    settings, most = config.predict, model.config.longest_sequence
     length = settings.max_seq_length or model.max_seq_length
-    if length > model.longest:
-        raise RunError(f"--max_seq_length={length}: expected at most {model.longest}, the positions of the model")
+    if length > most:
+        raise RunError(f"--max_seq_length={length}: expected at most {most}, the positions of the model")
     return TaskPredictions(model, length, settings.null_score_threshold, settings.shown, settings.batch_size)
 
 
@@ -175,29 +170,12 @@ def _refuse(config: PredictConfig, name: str, why: str) -> None:
         raise RunError(f"--{name}={value}: {config.source.shown} {why}")
 
 
-class Doubts:
-    """Warns of texts that are cut or have unknown words, MAX_WARNINGS at most, and counts the rest."""
-
-    def __init__(self, longest: float, vocabulary: Vocabulary):
-        """Takes the number of tokens of the longest text that the model reads."""
-        self._longest, self._count = longest, 0
-        self._mask, self._unknown = vocabulary.of_role("mask"), vocabulary.of_role("unknown")
-
-    def report(self, batch: Batch, samples: Sequence[Sample]) -> None:
-        """Warns of the samples of a batch, given their names and texts."""
-        for (name, _), sample in zip(batch, samples, strict=True):
-            warnings = []
-            if sample.cut:
-                masks = f", {sample.cut_masks} {self._mask} among them" if sample.cut_masks else ""
-                warnings.append(f"{sample.cut} tokens are left out{masks}: the model reads at most {self._longest}")
-            if sample.unknown:
-                words = f"{sample.unknown} of {len(sample.ids)} tokens, which become {self._unknown}"
-                warnings.append(f"not in the vocabulary: {words}")
-            for warning in warnings[: max(0, MAX_WARNINGS - self._count)]:
-                logger.warning(f"{name}: {warning}")
-            self._count += len(warnings)
-
-    def finish(self) -> None:
-        """Says how many warnings there would have been."""
-        if self._count > MAX_WARNINGS:
-            logger.warning(f"and {self._count - MAX_WARNINGS} more such warnings")
+def _doubts(batch: Batch, samples: Sequence[Sample], longest: float, vocabulary: Vocabulary) -> Iterator[str]:
+    """Yields a warning for each text that is cut to the `longest` that the model reads, or has unknown words."""
+    for (name, _), sample in zip(batch, samples, strict=True):
+        if sample.cut:
+            masks = f", {sample.cut_masks} {vocabulary.of_role('mask')} among them" if sample.cut_masks else ""
+            yield f"{name}: {sample.cut} tokens are left out{masks}: the model reads at most {longest}"
+        if sample.unknown:
+            words = f"{sample.unknown} of {len(sample.ids)} tokens, which become {vocabulary.of_role('unknown')}"
+            yield f"{name}: not in the vocabulary: {words}"

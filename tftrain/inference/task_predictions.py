@@ -1,10 +1,7 @@
-"""What a fine-tuned model predicts for texts: the objects that its run writes to predictions.jsonl, without labels.
-
-Each task has a reader, which turns texts into token sequences as training does. The task's scorer makes objects of the
-model's outputs.
-"""
+"""What a fine-tuned model predicts for texts: the objects that its run writes to predictions.jsonl, without labels."""
 
 import abc
+import itertools
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,8 +21,7 @@ from tftrain.inference.trained_model import Sample, TrainedModel, answer_setting
 
 logger = logging.getLogger(__name__)
 
-# Between both texts of a pair, or a question and its context.
-SEPARATOR = "\t"
+SEPARATOR = "\t"  # between both texts of a pair, or a question and its context
 _IDS = tf.TensorSpec([None, None], tf.int32)
 
 # Makes an object for each example, given the outputs of each sequence without padding.
@@ -60,39 +56,27 @@ class TaskReader(abc.ABC):
     def read(self, examples: Sequence[tuple[str, ...]]) -> Read:
         """Reads the texts of examples."""
 
-    def _read_texts(
-        self, examples: Sequence[tuple[str, ...]], sequences_of: Callable
-    ) -> tuple[list[Encoded], list[Sample]]:
-        """Reads examples, given what makes the sequences of one from the token ids of its texts."""
-        encoded, samples = [], []
-        for texts in examples:
-            pieces = self.encoder.tokenize([self._config.prompt(n) + text for n, text in enumerate(texts)])
-            sequences = sequences_of(pieces)
-            encoded += sequences
-            ids, count = np.concatenate([each.ids for each in sequences]), len(sequences)
-            around = count * self.encoder.around(len(pieces) // count)
-            samples.append(self._sample(ids, max(0, sum(map(len, pieces)) + around - len(ids))))
-        return encoded, samples
-
-    def _sample(self, ids: np.ndarray, cut: int) -> Sample:
+    def _sample(self, parts: Sequence[np.ndarray], cut: int = 0) -> Sample:
+        ids = np.concatenate(parts)
         return Sample(ids, np.zeros(0, np.int64), cut, 0, count_unknown(ids, self._vocabulary))
 
 
 class TextReader(TaskReader):
-    """Reads texts for classification, multi_label and regression; whether texts are pairs follows from the run."""
+    """Reads texts for classification, multi_label and regression."""
 
-    def __init__(self, model: TrainedModel, settings: FineTuningConfig, max_seq_length: int, has_null: bool):
-        super().__init__(model, settings, max_seq_length, has_null)
-        if settings.glue_task:
-            self.pairs = len(glue.TASKS[settings.glue_task].texts) == 2
-        elif settings.train_file:
-            self.pairs = settings.text_pair_column is not None
+    @property
+    def pairs(self) -> bool | None:
+        """Whether the run had pairs, if its settings say what it read."""
+        if self._settings.glue_task:
+            return len(glue.TASKS[self._settings.glue_task].texts) == 2
+        return self._settings.text_pair_column is not None if self._settings.train_file else None
 
     def read(self, examples: Sequence[tuple[str, ...]]) -> Read:
         """Makes a sequence of each example."""
         scorer = SCORERS[self._config.task]([TextExample("", texts, None) for texts in examples], self._config.labels)
-        read = self._read_texts(examples, lambda pieces: [self.encoder.join(pieces)])
-        return *read, lambda logits: scorer.predictions(np.stack(logits))
+        encoded = list(itertools.chain(*(self.encoder([texts]) for texts in examples)))
+        samples = [self._sample([each.ids], each.cut) for each in encoded]
+        return encoded, samples, lambda logits: scorer.predictions(np.stack(logits))
 
 
 class EmbeddingReader(TaskReader):
@@ -100,10 +84,10 @@ class EmbeddingReader(TaskReader):
 
     def read(self, examples: Sequence[tuple[str, ...]]) -> Read:
         """Makes a sequence of each text of a pair, after its prompt; raises a ConfigError if a prompt is too long."""
-        unpooled = [self.encoder.unpooled(self._config, column) for column in (0, 1)]
-
-        def sequences_of(pieces: Sequence[np.ndarray]) -> list[Encoded]:
-            return [self.encoder.join([each])._replace(unpooled=unpooled[n]) for n, each in enumerate(pieces)]
+        columns = ([texts[n] for texts in examples if texts[n:]] for n in (0, 1))
+        first, second = (iter(self.encoder.vectors_of(own, self._config, n)) for n, own in enumerate(columns))
+        groups = [[next(first), *([next(second)] if texts[1:] else [])] for texts in examples]
+        samples = [self._sample([each.ids for each in group], sum(each.cut for each in group)) for group in groups]
 
         def objects(outputs: Sequence[np.ndarray]) -> Iterator[dict[str, Any]]:
             vectors = iter(outputs)
@@ -114,7 +98,7 @@ class EmbeddingReader(TaskReader):
                 else:
                     yield from PairScorer([TextExample("", texts, None)]).predictions(np.stack(own)[np.newaxis])
 
-        return *self._read_texts(examples, sequences_of), objects
+        return list(itertools.chain(*groups)), samples, objects
 
 
 class WordReader(TaskReader):
@@ -131,9 +115,8 @@ class WordReader(TaskReader):
         words = [tuple(conll.words_of(text)) for (text,) in examples]
         glued = next((word for each in words for word in each if re.search(r"\w[.,;:!?]$", word)), None)
         if glued and not self._warned:
-            logger.warning(
-                f"{glued!r} is one word; put a space before a mark that is a word of its own, as in training"
-            )
+            remedy = "put a space before a mark that is a word of its own, as in training"
+            logger.warning(f"{glued!r} is one word; {remedy}")
         self._warned = self._warned or bool(glued)
         sentences = [conll.Sentence("", n, each, ("",) * len(each)) for n, each in enumerate(words) if each]
         parts, encoded = conll.divide(sentences, self.encoder, self._vocabulary.unknown_id)
@@ -146,7 +129,7 @@ class WordReader(TaskReader):
             predictions = scorer.predictions([each.argmax(-1) for each in logits])
             return [next(predictions) if each else {"words": [], "prediction": []} for each in words]
 
-        return encoded, [self._sample(np.concatenate(each), 0) for each in ids], objects
+        return encoded, list(map(self._sample, ids)), objects
 
 
 class QuestionReader(TaskReader):
@@ -167,7 +150,7 @@ class QuestionReader(TaskReader):
         for window, encoding in zip(windows, encoded, strict=True):
             ids[window.question].append(encoding.ids[window.first : -1][window.is_best])
         cut = [max(len(query) - kept, 0) for query in asked]
-        samples = [self._sample(np.concatenate(parts), lost) for parts, lost in zip(ids, cut, strict=True)]
+        samples = list(map(self._sample, ids, cut))
         asked_in = [(questions[window.question], window) for window in windows]
         return encoded, samples, AnswerScorer(asked_in, settings, self._has_null).predictions
 
@@ -183,9 +166,8 @@ READERS: dict[str, type[TaskReader]] = {
 class TaskPredictions:
     """Predicts what a model with a tokenizer was fine-tuned for, with the `reader` of its task.
 
-    Args:
-        null_score_threshold, n_best: how answers are chosen, see `answer_settings`; None: every question has an answer.
-        batch_size: how many sequences the model reads at once.
+    For threshold and `n_best` see `answer_settings`; without a threshold, every question has an answer. The model reads
+    `batch_size` sequences at once.
     """
 
     def __init__(
@@ -222,9 +204,8 @@ class TaskPredictions:
                 vectors |= dict(zip(places, self._outputs(encoded), strict=True))
                 bar.update(len(places))
         if cut := encoder.cut - before:
-            logger.warning(
-                f"{cut} of {len(texts)} texts are cut: the model reads at most {encoder.max_seq_length} tokens"
-            )
+            most = encoder.max_seq_length
+            logger.warning(f"{cut} of {len(texts)} texts are cut: the model reads at most {most} tokens")
         return np.stack([vectors[place] for place in range(len(texts))])
 
     def _outputs(self, encoded: Sequence[Encoded]) -> list[np.ndarray]:

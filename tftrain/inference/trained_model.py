@@ -1,8 +1,4 @@
-"""From text to predictions with a trained model: what tftrain.predict and tftrain.export share.
-
-The model runs on one process with plain TensorFlow ops, on sequences of any length. Text becomes tokens by the code
-that prepares training data.
-"""
+"""From text to predictions with a trained model, on one process: what tftrain.predict and tftrain.export share."""
 
 import dataclasses
 from collections.abc import Collection, Sequence
@@ -25,8 +21,7 @@ from tftrain.model.transformer import Transformer
 from tftrain.tokenizer.tokenizer_files import Tokenizer
 from tftrain.tokenizer.vocabulary import Vocabulary
 
-# Most tokens of a text for a fine-tuned model without the settings of its run, if its positions allow more.
-LONGEST_EXAMPLE = 512
+LONGEST_EXAMPLE = 512  # most tokens for a fine-tuned model without the settings of its run
 
 
 class TrainedModel(NamedTuple):
@@ -40,20 +35,13 @@ class TrainedModel(NamedTuple):
     fine_tuning: FineTuningConfig | None  # how it was fine-tuned; None if it was not, or if its files do not say
     max_seq_length: int  # most tokens of an example of a fine-tuned model: as in its run, if its files say that
 
-    @property
-    def longest(self) -> float:
-        """Tokens of the longest sequence; infinite without a table of positions."""
-        return self.config.longest_sequence
-
 
 def load(source: ModelSource, dtype: str = "float32", pooling: str | None = None) -> TrainedModel:
     """Loads a model with variables and activations of a dtype.
 
     With `pooling`, it gives the vectors of texts by that, as if it had been trained for --task=embedding; auto does not
-    change a model that was.
-
-    Raises:
-        FormatError, CheckpointError: it can't be read, or its tokenizer is that of another model.
+    change a model that was. Raises a FormatError or CheckpointError if it can't be read, or the tokenizer is that of
+    another model.
     """
     weights = registry.open_weights(registry.local(source.place, source.shown), weights=source.weights)
     take_tokenizer(weights, source.tokenizer_dir, source.shown)
@@ -103,12 +91,7 @@ def check_tokens(model: TrainedModel, source: ModelSource) -> None:
 
 
 def answer_settings(model: TrainedModel, null_score_threshold: float | None, n_best: int) -> FineTuningConfig:
-    """Returns how answers are chosen: the settings of the model's run, or the defaults.
-
-    Args:
-        null_score_threshold: in place of the run's; None: as the run.
-        n_best: answers to find for each question; the run's number if that is larger.
-    """
+    """Returns how answers are chosen: as in the model's run, with `n_best` or more, and another threshold if given."""
     settings = model.fine_tuning or FineTuningConfig()
     threshold = settings.null_score_threshold if null_score_threshold is None else null_score_threshold
     return dataclasses.replace(settings, null_score_threshold=threshold, n_best=max(n_best, settings.n_best))
@@ -128,12 +111,9 @@ class TextEncoder:
     """Turns texts into samples: with both ends for an encoder; for a decoder the text after its `begin_ids`."""
 
     def __init__(self, model: TrainedModel, with_special_tokens: bool = False):
-        """Builds the tokenizer of a model that has one; see `Tokenizer.build`.
-
-        With special tokens, as in chats, a text spells the token that it begins with.
-        """
+        """Builds the model's tokenizer; with special tokens, as in chats, a text spells the one that it begins with."""
         tokenizer = model.tokenizer
-        self._vocabulary, self._longest = tokenizer.vocabulary, model.longest
+        self._vocabulary, self._longest = tokenizer.vocabulary, model.config.longest_sequence
         self._tokenize = tokenizer.build(with_special_tokens, with_mask=True)
         self._begin = tokenizer.begin_ids[:0] if with_special_tokens else tokenizer.begin_ids
         # The mask at which texts are divided, if the library does not find it.

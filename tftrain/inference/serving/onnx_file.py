@@ -22,10 +22,7 @@ def write(path: Path, signature: Signature) -> None:
 
     logging.getLogger("tf2onnx").setLevel(logging.ERROR)
 
-    def run(*values):
-        return signature.function(*values)
-
-    function = tf.function(run, input_signature=signature.inputs, autograph=False)
+    function = tf.function(lambda *values: signature.function(*values), signature.inputs, autograph=False)
     with log.native_log_on_failure():  # tf2onnx calls TensorFlow's optimizer.
         model, _ = tf2onnx.convert.from_function(function, input_signature=signature.inputs, opset=OPSET)
     for value in (*model.graph.input, *model.graph.output):

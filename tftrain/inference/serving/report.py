@@ -19,8 +19,7 @@ Function = Callable[..., Mapping[str, np.ndarray]]
 # Differences are larger in long sequences; speed is measured on short ones, which take less time.
 _SEQUENCES, _LENGTH, _TIMED_LENGTH = 8, 512, 128
 _WARM_UP, _TIMED = 2, 15
-# Their best class is compared too.
-_LOGITS = "logits"
+_LOGITS = "logits"  # whose best class is compared too
 
 
 def signatures(built: Mapping[str, table.Signature], settings: ExportFlags, text_ops: str) -> list[str]:
@@ -43,18 +42,15 @@ def signatures(built: Mapping[str, table.Signature], settings: ExportFlags, text
 def comparison(
     settings: ExportFlags, original: TrainedModel, exported: Mapping[str, Callable], folder: Path
 ) -> list[str]:
-    """Returns the lines of a table that compares the files in `folder` with the original model, in fp32.
-
-    `exported` are the functions on token ids, by the names of their signatures.
-    """
+    """Returns the lines of a table that compares what was exported into `folder` with the original model, in fp32."""
     source = table.ServedModel(original, None, settings.top_k)
     own = {name: of_arrays(each.traced) for name, each in table.signatures(source).items() if name in exported}
     inputs = [spec.name for spec in table.encode(source).inputs]
     if original.tokenizer:
         text = _text(settings.text_file)
-        sequences, tokens = of_text(text, TextEncoder(original), original.longest), "tokens of text"
+        sequences, tokens = of_text(text, TextEncoder(original), original.config.longest_sequence), "tokens of text"
     else:
-        sequences, tokens = random(original.config.vocab_size, original.longest), "random tokens"
+        sequences, tokens = random(original.config.vocab_size, original.config.longest_sequence), "random tokens"
     batch = batch_of(sequences, inputs)
     by_class, by_token = "predictions with the same best class", "positions with the same most probable token"
     pairs = [(own[name], function) for name, function in exported.items()]
@@ -118,10 +114,7 @@ def random(tokens: int, longest: float) -> list[np.ndarray]:
 
 
 def batch_of(sequences: Sequence[np.ndarray], inputs: Sequence[str]) -> dict[str, np.ndarray]:
-    """Returns the named inputs for sequences of which each is shorter than the one before it, int32 [n, S].
-
-    The last row has a quarter of its tokens, so that padding is compared too.
-    """
+    """Returns the named inputs of sequences, int32 [n, S]: each is cut shorter, so that padding is compared too."""
     shares = np.linspace(1, 0.25, len(sequences))
     cut = [each[: max(1, int(share * len(each)))] for each, share in zip(sequences, shares, strict=True)]
     ids, lengths = padded(cut)
@@ -131,9 +124,9 @@ def batch_of(sequences: Sequence[np.ndarray], inputs: Sequence[str]) -> dict[str
 
 
 def _differences(pairs: list[tuple[Function, Function]], batch: Mapping[str, np.ndarray], what: str) -> list[str]:
-    """Returns a line for each output of original functions with the largest difference of the exported ones.
+    """Returns the largest difference of each output, without padding, and the share of equal best classes, a line each.
 
-    Places that are padding are not compared. The last line is the share of equal best classes, called `what`.
+    The last line begins with `what`.
     """
     real = np.array(batch["input_mask"], bool) if "input_mask" in batch else np.ones(batch["input_ids"].shape, bool)
     lines, same_best = [], []

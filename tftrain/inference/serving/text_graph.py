@@ -2,11 +2,8 @@
 
 WordPiece with BERT's normalization needs only ops of TensorFlow, and so do tokenizers of the library's format as far as
 `pipeline_graph` has them. sentencepiece, and WordPiece of data that was prepared with --normalization=nfkc, need those
-of tensorflow-text. The library `tokenizers` is the specification of the ops of TensorFlow.
-
-Every rule of BERT's normalization but the canonical ordering of NFD looks at one code point. So a code point has one of
-five kinds, and ranges of code points with one kind are a table of some thousand rows. Marks in another order than the
-canonical one keep it.
+of tensorflow-text. BERT's normalization of a code point follows from one of five kinds, and ranges of one kind are a
+table of some thousand rows. Marks in another order than the canonical one of NFD keep it.
 """
 
 import functools
@@ -53,7 +50,7 @@ class TextGraph(tf.Module):
         self._before, self._after = tokenizer.around_ids
         self._vocabulary, self._roles = tokenizer.vocabulary, tokenizer.vocabulary.roles
         self._ids = self._prompts if model.config.is_causal else self._sentences
-        self._longest = int(min(model.longest, 2**31 - 1))
+        self._longest = int(min(model.config.longest_sequence, 2**31 - 1))
         self._max_seq_length = model.max_seq_length
         self.needs_tensorflow_text = tokenizer.needs_tensorflow_text
         if tokenizer.needs_tensorflow_text:
@@ -92,8 +89,8 @@ class TextGraph(tf.Module):
             kept = [tf.minimum(lengths[0], most)]
         else:
             first, second = lengths
-            rest = tf.maximum(most - first, tf.minimum(second, most // 2))
-            kept = [tf.minimum(first, most - tf.minimum(rest, second)), tf.minimum(rest, second)]
+            second = tf.minimum(second, tf.maximum(most - first, most // 2))
+            kept = [tf.minimum(first, most - second), second]
         pieces = [before]
         separators = [roles.separators] * (len(parts) - 1) + [1]
         for part, length, count in zip(parts, kept, separators, strict=True):
@@ -128,10 +125,7 @@ class TextGraph(tf.Module):
         return tf.concat([begin, end, tokens], axis=1)
 
     def _dense(self, ids: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns token ids with padding after each row, and the mask of those that are real, int32 [n, S] both.
-
-        Without a row there is one place, as models need.
-        """
+        """Returns token ids, padded to at least one place, and the mask of those that are real, int32 [n, S] both."""
         padding_id = self._vocabulary.padding_id
         dense = ids.to_tensor(padding_id)
         dense = tf.pad(dense, [[0, 0], [0, tf.maximum(1 - tf.shape(dense)[1], 0)]], constant_values=padding_id)
