@@ -95,7 +95,7 @@ def test_smaller_vocabulary_is_explained_by_what_the_text_has():
     assert learned.tokens == (*SPECIAL_TOKENS, "\u4e00", "b", "##b", "\u4e8c", "a", "ab")
     (warning,) = vocabulary_warnings(counts, learned, 500)
     assert "has 11 tokens, not 500: the text has 4 different characters and 1 different words of two" in warning
-    assert vocabulary_warnings(counts, learned, len(learned)) == []
+    assert list(vocabulary_warnings(counts, learned, len(learned))) == []
 
 
 def test_space_that_words_leave_is_for_the_rare_characters():
@@ -110,10 +110,10 @@ def test_a_script_that_becomes_unknown_is_named():
     (warning,) = lost_scripts(counts, learned)
     assert "Hangul (100% of 5 words, such as 한국어), Cyrillic (100% of 1 words" in warning
     assert "Latin" not in warning
-    assert lost_scripts(counts, learn_wordpiece(counts, 300, lambda: None)) == []
+    assert list(lost_scripts(counts, learn_wordpiece(counts, 300, lambda: None))) == []
 
 
 def test_joiners_that_become_spaces_are_counted():
     (warning,) = joiner_warnings(Counter({"\u0645\u06cc\u200c\u062e": 4, "a\u200bb": 1, "\u0d9a\u0dca\u200d\u0dbb": 7}))
     assert warning.startswith("5 words have U+200C or U+200B, which --tokenizer_type=sentencepiece replaces by a space")
-    assert joiner_warnings(Counter({"word": 1})) == []
+    assert list(joiner_warnings(Counter({"word": 1}))) == []

@@ -1,23 +1,22 @@
 """The single characters of a WordPiece vocabulary.
 
 A word with a character that the vocabulary lacks is [UNK] as a whole. So the characters that make up COVERAGE of the
-text, and spell COVERAGE of its words, come first. Words get the places that are left. A character has up to two tokens:
-"c" where it begins a word, and "##c" inside a word. Only those that occur are added. An ideograph or a punctuation mark
-is a word of its own, so it has one.
+text, and spell COVERAGE of its words, come first. A character has up to two tokens: "c" where it begins a word, and
+"##c" inside a word. Only those that occur are added. An ideograph or a punctuation mark has one.
 """
 
 import bisect
 import itertools
 import unicodedata
 from collections import Counter
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from tftrain.tokenizer.normalization import LONGEST_WORD
 from tftrain.tokenizer.vocabulary import SPECIAL_TOKENS, Vocabulary
 
 COVERAGE = 0.9995
-# Rarer characters are added too, up to this share of the vocabulary.
-SHARE_OF_RARE = 1 / 8
+SHARE_OF_RARE = 1 / 8  # Rarer characters are added up to this share of the vocabulary.
 
 
 class Alphabet(NamedTuple):
@@ -32,12 +31,10 @@ class Alphabet(NamedTuple):
 
 
 def choose_alphabet(counts: Counter, vocab_size: int, share_of_rare: float = SHARE_OF_RARE) -> Alphabet:
-    """Chooses the most frequent characters of a text.
+    """Chooses the most frequent characters of a text, given the count of each word and the size of the vocabulary.
 
-    Args:
-        counts: count of each word. Words of more than LONGEST_WORD characters are left out: they are [UNK] anyway.
-        vocab_size: tokens of the vocabulary, including the special tokens. It limits the number of characters.
-        share_of_rare: characters beyond COVERAGE are added up to this share of the vocabulary.
+    Words of more than LONGEST_WORD characters are left out: they are [UNK] anyway. The special tokens count. Characters
+    beyond COVERAGE are added up to `share_of_rare` of the vocabulary.
     """
     begins, inside = Counter(), Counter()
     for word, count in counts.items():
@@ -81,8 +78,8 @@ def _reached(shares: list[int]) -> int:
     return bisect.bisect_left(sums, limit) + 1 if sums else 0
 
 
-def lost_scripts(counts: Counter, vocabulary: Vocabulary) -> list[str]:
-    """Returns a warning that names the scripts most of whose words have a character that a learned vocabulary lacks."""
+def lost_scripts(counts: Counter, vocabulary: Vocabulary) -> Iterator[str]:
+    """Yields a warning that names the scripts most of whose words have a character that a learned vocabulary lacks."""
     known = set().union(*vocabulary.tokens[len(SPECIAL_TOKENS) :])
     words, lost, example = Counter(), Counter(), {}
     for word, count in counts.items():
@@ -98,32 +95,32 @@ def lost_scripts(counts: Counter, vocabulary: Vocabulary) -> list[str]:
         for script, count in lost.most_common()
         if 2 * count > words[script]
     ]
-    remedy = "use a larger --vocab_size, or --tokenizer_type=bpe, which knows all text"
-    return [f"words of rare scripts become [UNK]: {', '.join(shown)}; {remedy}"] if shown else []
+    if shown:
+        remedy = "use a larger --vocab_size, or --tokenizer_type=bpe, which knows all text"
+        yield f"words of rare scripts become [UNK]: {', '.join(shown)}; {remedy}"
 
 
-def joiner_warnings(counts: Counter) -> list[str]:
-    """Returns a warning if words have characters without width, which sentencepiece replaces by a space."""
-    found = sum(count for word, count in counts.items() if "\u200c" in word or "\u200b" in word)
-    what = "which --tokenizer_type=sentencepiece replaces by a space; with --tokenizer_type=bpe they stay"
-    return [f"{found:,} words have U+200C or U+200B, {what}"] if found else []
+def joiner_warnings(counts: Counter) -> Iterator[str]:
+    """Yields a warning if words have characters without width, which sentencepiece replaces by a space."""
+    if found := sum(count for word, count in counts.items() if "\u200c" in word or "\u200b" in word):
+        what = "which --tokenizer_type=sentencepiece replaces by a space; with --tokenizer_type=bpe they stay"
+        yield f"{found:,} words have U+200C or U+200B, {what}"
 
 
-def vocabulary_warnings(counts: Counter, vocabulary: Vocabulary, vocab_size: int) -> list[str]:
-    """Returns what a user should know about a learned WordPiece vocabulary: lost characters, and a smaller size."""
+def vocabulary_warnings(counts: Counter, vocabulary: Vocabulary, vocab_size: int) -> Iterator[str]:
+    """Yields what a user should know about a learned WordPiece vocabulary: lost characters, or a smaller size."""
     alphabet = choose_alphabet(counts, vocab_size)
     if alphabet.vocab_size > vocab_size:
-        return [
+        yield (
             f"--vocab_size={vocab_size}: the text has {alphabet.different} different characters; the "
             f"{len(alphabet.characters)} in the vocabulary make up {alphabet.share:.2%} of it, and words with "
             f"another one become [UNK]; --vocab_size={alphabet.vocab_size} holds the characters of {COVERAGE:.2%} of "
             "the text, and a larger one also words"
-        ]
-    if len(vocabulary) < vocab_size:
+        )
+    elif len(vocabulary) < vocab_size:
         words = sum(len(word) > 1 for word in counts)
-        return [
+        yield (
             f"the vocabulary has {len(vocabulary)} tokens, not {vocab_size}: the text has {alphabet.different} "
             f"different characters and {words} different words of two characters or more, and every piece of them is "
             "in it; an ideograph is a word of its own"
-        ]
-    return []
+        )

@@ -23,21 +23,14 @@ _MAP = "special_tokens_map.json"
 # What ends a document in vocabularies of decoders: GPT-2's and Qwen's, Llama 3's, Llama 2's and Mistral's.
 END_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "</s>")
 # By role: the fields of transformers' files, and the usual names, of BERT's kind and of RoBERTa's.
-_FIELDS = {
-    "padding": ("pad_token",),
-    "unknown": ("unk_token",),
-    "beginning": ("cls_token", "bos_token"),
-    "separator": ("sep_token", "eos_token"),
-    "mask": ("mask_token",),
+_NAMES = {
+    "padding": (("pad_token",), ("[PAD]", "<pad>")),
+    "unknown": (("unk_token",), ("[UNK]", "<unk>")),
+    "beginning": (("cls_token", "bos_token"), ("[CLS]", "<s>")),
+    "separator": (("sep_token", "eos_token"), ("[SEP]", "</s>")),
+    "mask": (("mask_token",), ("[MASK]", "<mask>")),
 }
-_USUAL = {
-    "padding": ("[PAD]", "<pad>"),
-    "unknown": ("[UNK]", "<unk>"),
-    "beginning": ("[CLS]", "<s>"),
-    "separator": ("[SEP]", "</s>"),
-    "mask": ("[MASK]", "<mask>"),
-}
-ROLES = tuple(_FIELDS)
+ROLES = tuple(_NAMES)
 _OF_ROBERTA = "<s>"  # Encoders whose texts begin with it have two separators between texts, and one token type.
 
 
@@ -70,24 +63,19 @@ class Roles(NamedTuple):
 
 def of_tokens(tokens: Sequence[str], settings: Mapping[str, Any] | None = None) -> Roles:
     """Returns the roles that settings of transformers assign to tokens, and by their usual names those left out."""
-    settings, ids = settings or {}, {}
-    given = {name: [content_of(settings.get(field)) for field in fields] for name, fields in _FIELDS.items()}
-    eos = content_of(settings.get("eos_token"))
-    wanted = {eos, *END_TOKENS, *itertools.chain(*given.values(), *_USUAL.values())}
+    named = {name: content_of(value) for name, value in (settings or {}).items()}
+    names = {role: [*map(named.get, fields), *usual] for role, (fields, usual) in _NAMES.items()}
+    eos = named.get("eos_token")
+    wanted = {eos, *END_TOKENS, *itertools.chain(*names.values())}
     places = {token: number for number, token in enumerate(tokens) if token in wanted}
-    for name, usual in _USUAL.items():
-        ids[name] = next((places[each] for each in (*given[name], *usual) if each in places), None)
+    ids = {role: next((places[each] for each in own if each in places), None) for role, own in names.items()}
     end = next((places[each] for each in (*END_TOKENS, eos) if each in places), ids["separator"])
     is_roberta = ids["beginning"] is not None and tokens[ids["beginning"]] == _OF_ROBERTA
     return Roles(**ids, end=end, separators=1 + is_roberta, second_type=int(not is_roberta))
 
 
 def of_template(roles: Roles, tokenizer: Tokenizer) -> Roles:
-    """Returns roles with beginning and separator as the library puts them around two texts, if it does.
-
-    Raises:
-        ValueError: an encoder's texts have something else around them.
-    """
+    """Returns roles with beginning and separator as the library puts them around texts; a ValueError for others."""
     pair = tokenizer.encode("a", "a")
     places = [place for place, text in enumerate(pair.sequence_ids) if text is not None]
     if roles.mask is None or not places or len(places) == len(pair.ids):
@@ -106,21 +94,17 @@ def of_template(roles: Roles, tokenizer: Tokenizer) -> Roles:
 
 def named(roles: Roles, tokens: Sequence[str]) -> dict[str, str]:
     """Returns the tokens of an encoder's roles by the names of transformers."""
-    return {fields[0]: tokens[n] for name, fields in _FIELDS.items() if (n := getattr(roles, name)) is not None}
+    return {fields[0]: tokens[n] for role, (fields, _) in _NAMES.items() if (n := getattr(roles, role)) is not None}
 
 
 def beside(folder: str, tokens: Sequence[str]) -> Roles:
-    """Returns the roles that files in a folder assign to tokens.
-
-    Raises:
-        DataError: a file is damaged, or an encoder's role is named for a text that is no token.
-    """
+    """Returns the roles that files in a folder assign to tokens; raises a DataError if they are damaged or wrong."""
     recorded = read_object(folder, MANIFEST).get("roles")
     if recorded is not None:
         return of_record(recorded, len(tokens), os.path.join(folder, MANIFEST))
     settings = read_object(folder, _MAP) | read_object(folder, SETTINGS)
     roles, path = of_tokens(tokens, settings), os.path.join(folder, SETTINGS)
-    for role, fields in _FIELDS.items():
+    for role, (fields, _) in _NAMES.items():
         named = {field: content_of(settings[field]) for field in fields if settings.get(field) is not None}
         for field in (field for field, token in named.items() if token is None):
             raise DataError(f"{path}: {field} is {strict_json.shown(settings[field])}; expected a token or null")

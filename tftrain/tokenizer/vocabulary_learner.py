@@ -24,12 +24,9 @@ _SLACK = 0.05
 _FIRST_GUESS = 1.4
 # The size is about the threshold to the power of -1 / _ZIPF (Zipf's law).
 _ZIPF = 1.4
-# Words longer than _LONGEST_TOKEN are cut into parts of this length. Longer pieces are of no use in such words.
-_PART = 15
-# Marks a part that does not begin a word. Normalization deletes this character, so no word has it.
-_INSIDE = "\0"
-# Fixed, because the rounding of sums depends on the number of threads.
-_SENTENCEPIECE_THREADS = 2
+_PART = 15  # Longer words are cut into parts of this length. Longer pieces are of no use in such words.
+_INSIDE = "\0"  # before a part that does not begin a word: normalization deletes it, so no word has it
+_SENTENCEPIECE_THREADS = 2  # The rounding of sums depends on their number.
 LEARNED = "the learned sentencepiece model"  # in the place of a path, for messages
 
 
@@ -41,10 +38,7 @@ def learn_wordpiece(counts: Counter, vocab_size: int, progress: Callable[[], Non
     threshold: the minimum count of a token. This function searches for a threshold that gives `vocab_size` tokens or up
     to 5% more, or more if the next threshold would give too few, and drops the rarest of the excess tokens. If the text
     has too few different words, the vocabulary is smaller; `alphabet.vocabulary_warnings` says why. `progress` is
-    called after each tested threshold.
-
-    Raises:
-        DataError: the text has no words.
+    called after each tested threshold. Raises a DataError if the text has no words.
     """
     alphabet = choose_alphabet(counts, vocab_size)
     if not alphabet.characters:
@@ -57,7 +51,6 @@ def learn_wordpiece(counts: Counter, vocab_size: int, progress: Callable[[], Non
 
 
 def _learn_with(alphabet: Alphabet, counts: Counter, vocab_size: int, progress: Callable[[], None]) -> Vocabulary:
-    """Learns a vocabulary whose characters are those of an alphabet."""
     first = (*SPECIAL_TOKENS, *alphabet.tokens)
     words = _learner_words(counts, set(alphabet.characters), max(30_000, 4 * vocab_size))
     pieces = _learn_pieces(words, len(first), vocab_size, progress) if words and len(first) < vocab_size else []
@@ -65,14 +58,11 @@ def _learn_with(alphabet: Alphabet, counts: Counter, vocab_size: int, progress: 
 
 
 def _learner_words(counts: Counter, characters: set[str], limit: int) -> list[tuple[str, int]]:
-    """Returns the words for the learner and their counts, the frequent ones first.
+    """Returns the most frequent words that have only these characters, `limit` at most, and their counts.
 
     A word of more than _LONGEST_TOKEN characters is a clause of a script without spaces, as a rule. It is cut into
     parts. All parts but the first begin with the joint _INSIDE, so that what follows is counted as inside of a word.
-
-    Args:
-        characters: words with other characters are left out.
-        limit: maximum number of words. The learner holds a piece for each of their characters, in some hundred bytes.
+    The learner holds a piece for each character of a word, in some hundred bytes.
     """
     whole: Counter = Counter()
     for word, count in counts.items():
@@ -86,12 +76,7 @@ def _learner_words(counts: Counter, characters: set[str], limit: int) -> list[tu
 
 
 def _learn_pieces(words: list[tuple[str, int]], taken: int, vocab_size: int, progress: Callable[[], None]) -> list[str]:
-    """Returns about vocab_size - taken tokens of two characters or more, or a few more, the most frequent ones first.
-
-    Args:
-        words: the learner's words and their counts, the most frequent one first.
-        taken: number of tokens that the vocabulary has already.
-    """
+    """Returns about vocab_size - taken tokens of two characters or more, or a few more, the most frequent first."""
     # A threshold gives as many tokens as words reach it, and pieces of words that are no words.
     guess = _FIRST_GUESS * words[min(vocab_size, len(words)) - 1][1]
     threshold = int(guess) if guess < 4 else round(guess)  # One less gives far more tokens then, which are of use.
@@ -162,15 +147,13 @@ def _next_threshold(last: _Trial, enough: _Trial, too_few: _Trial, size: float) 
 def learn_sentencepiece(counts: Counter, vocab_size: int, lower_case: bool) -> tuple[Vocabulary, bytes]:
     """Trains a sentencepiece unigram model (Kudo 2018, arXiv 1804.10959) of words that are separated by spaces.
 
-    Returns:
-        The vocabulary and the serialized model, which contains no path.
-
-    Raises:
-        DataError: the text is too small for so many pieces.
+    Returns the vocabulary and the serialized model, which contains no path. Raises a DataError if the text is too small
+    for so many pieces.
     """
     words = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    model = io.BytesIO()
-    pad, unk, cls, sep, mask = SPECIAL_TOKENS
+    model, names = io.BytesIO(), ("pad", "unk", "bos", "eos")
+    ids = {f"{name}_id": number for number, name in enumerate(names)}
+    pieces = {f"{name}_piece": piece for name, piece in zip(names, SPECIAL_TOKENS, strict=False)}
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=(f"{word}\t{count}" for word, count in words),
@@ -178,15 +161,9 @@ def learn_sentencepiece(counts: Counter, vocab_size: int, lower_case: bool) -> t
             model_writer=model,
             model_type="unigram",
             vocab_size=vocab_size,
-            pad_id=0,
-            unk_id=1,
-            bos_id=2,
-            eos_id=3,
-            pad_piece=pad,
-            unk_piece=unk,
-            bos_piece=cls,
-            eos_piece=sep,
-            control_symbols=[mask],
+            **ids,
+            **pieces,
+            control_symbols=[SPECIAL_TOKENS[-1]],
             character_coverage=0.9995,
             hard_vocab_limit=False,
             num_threads=_SENTENCEPIECE_THREADS,
@@ -204,11 +181,7 @@ def learn_sentencepiece(counts: Counter, vocab_size: int, lower_case: bool) -> t
 
 
 def sentencepiece_vocabulary(model: bytes, path: str) -> Vocabulary:
-    """Returns the vocabulary of a serialized sentencepiece model; `path` is its file, for the error message.
-
-    Raises:
-        DataError: the bytes are not a sentencepiece model, or `check_tokens` refuses its pieces.
-    """
+    """Returns the vocabulary of a serialized sentencepiece model from a path; raises a DataError."""
     processor = sentencepiece.SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(model)
