@@ -7,10 +7,7 @@ from tftrain.families import bert, family, rope
 from tftrain.families.family import Family, Flags, ModelType, sizes
 
 _WINDOW = 128
-_FIXED = {
-    **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), False),
-    "decoder_bias": True,
-}
+_FIXED = dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), False) | {"decoder_bias": True}
 _BASES = {
     "full_attention": ("rope_theta", "global_rope_theta", 160_000.0),
     "sliding_attention": ("local_rope_theta", "local_rope_theta", 10_000.0),
@@ -18,7 +15,6 @@ _BASES = {
 
 
 def _read(config: Mapping[str, Any], values: Flags) -> dict[str, Any]:
-    """Returns the flags of the local and global layers."""
     activation, act = config.get("classifier_activation", "gelu"), config.get("hidden_activation", "gelu")
     if activation != act:
         raise ValueError(f"classifier_activation is {activation!r}; this project has only that of hidden_activation")
@@ -31,9 +27,8 @@ def _read(config: Mapping[str, Any], values: Flags) -> dict[str, Any]:
         first_global = next((index for index, each in enumerate(is_global) if index and each), len(is_global))
         every = every if "global_attn_every_n_layers" in config else max(1, first_global)
         if is_global != [layer % every == 0 for layer in range(values["num_hidden_layers"])]:
-            raise ValueError(
-                f"layer_types is {types!r}; expected full_attention every {every} layers, and sliding_attention"
-            )
+            expected = f"expected full_attention every {every} layers, and sliding_attention"
+            raise ValueError(f"layer_types is {types!r}; {expected}")
     flags = {"global_attn_every": every, "classifier_pooling": pooling}
     parameters = config.get("rope_parameters") or {}
     for layers, (flag, field, default) in _BASES.items():
@@ -46,7 +41,6 @@ def _read(config: Mapping[str, Any], values: Flags) -> dict[str, Any]:
 
 
 def _write(flags: Flags, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of the classifier, and of the local and global layers."""
     every, window = flags["global_attn_every"], flags["local_attention"]
     if not window:  # A window of 0 tokens there is one that hides all other tokens.
         every, window = 1, _WINDOW

@@ -71,9 +71,8 @@ def read(folder: Path, allow_pickle: bool = False) -> Weights:
     there = check_tensors(str(folder), links, shapes, set(shapes) - used)
     for copy, name in tied.items():
         if copy in shapes and name in shapes and not np.array_equal(tensor(copy), tensor(name)):
-            raise FormatError(
-                f"{folder}: {copy} differs from {name}; expected an output layer tied to the token embedding"
-            )
+            expected = "expected an output layer tied to the token embedding"
+            raise FormatError(f"{folder}: {copy} differs from {name}; {expected}")
     needs_tie = model.is_causal or "masked_lm" in {part_of(name) for link in there for name in link.ours}
     if tied and needs_tie and whole.config.get("tie_word_embeddings") is False and not set(tied) & set(shapes):
         raise FormatError(f"{folder / CONFIG}: tie_word_embeddings is False, and there is no {next(iter(tied))}")
@@ -136,7 +135,6 @@ class _Pickle:
 
 
 def _open(folder: Path, allow_pickle: bool) -> list[SafetensorsFile | _Pickle]:
-    """Opens the file, or the files, with the tensors."""
     name = next((each for each in (WEIGHTS, INDEX, *PICKLES) if (folder / each).is_file()), None)
     if name is None:
         raise MissingModelError(f"{folder / WEIGHTS}: no such file; expected a folder that save_pretrained has written")

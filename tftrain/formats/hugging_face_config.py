@@ -82,16 +82,12 @@ def _stem(own: ModelType) -> str:
 
 
 def _nearest(config: Mapping[str, Any]) -> str:
-    """Returns the known class whose name is most like that of a config.json, for a message."""
     name, known = _class_of(config), [name for _, own in TYPES.values() for name in own.architectures]
     return f"; the known class nearest to {name} is {difflib.get_close_matches(name, known, 1, 0)[0]}" if name else ""
 
 
 def check_class(config: Mapping[str, Any], own: ModelType, lost: Sequence[str], path: str) -> None:
-    """Raises a FormatError if a config.json names a class of its type with an output head that this project lacks.
-
-    The tensors `lost` are those that the model has no part for.
-    """
+    """Raises a FormatError if config.json names a class whose output head this project lacks: `lost` tensors."""
     name = _class_of(config)
     stem, heads = _CLASS.match(name), [each for each in lost if not each.startswith(own.prefix)]
     if heads and stem and stem[1] == _stem(own) and not name.endswith(tuple(own.architectures)):
@@ -140,11 +136,7 @@ def _labels(config: Mapping[str, Any], path: str, rows: int | None) -> tuple[lis
 
 
 def model_config(config: dict[str, Any], path: str) -> ModelConfig:
-    """Returns the model that a `completed` config.json describes.
-
-    Raises:
-        FormatError: it is not a model that this project has; the message names the field.
-    """
+    """Returns the model that a `completed` config.json describes; a FormatError names the field that it can't have."""
     try:
         model = _model(config)
     except ValueError as error:
@@ -185,7 +177,6 @@ def _model(config: dict[str, Any]) -> ModelConfig:
 
 
 def _task(config: dict[str, Any]) -> dict[str, Any]:
-    """Returns the task and the labels of a model that was fine-tuned; nothing for another."""
     name = _class_of(config)
     if name.endswith("ForQuestionAnswering"):
         return {"task": "question_answering"}
@@ -212,10 +203,7 @@ def _number(name: str, value: Any, kind: type) -> int | float:
 
 
 def require(model: ModelConfig, library: str, norm_positions: Sequence[str]) -> None:
-    """Raises a FormatError if a model has a part that the models of another library do not have.
-
-    Their norms are in one of `norm_positions`.
-    """
+    """Raises a FormatError if a library's models, whose norms have one of some positions, lack a part of a model."""
     if library != "transformers" and model.family is not bert.FAMILY:
         raise FormatError(
             f"--to: the model is a {model.model_family}, the format of {library} has only BERT; expected --to=hf:FOLDER"
@@ -238,9 +226,7 @@ def special_ids(model: ModelConfig, tokenizer: Tokenizer | None) -> dict[str, in
     vocabulary = tokenizer and tokenizer.vocabulary
     if model.is_causal:
         named = tokenizer.named_tokens if tokenizer else {}
-        ids = {
-            f"{name}_id": vocabulary.id(token) for name, token in named.items() if name in ("bos_token", "eos_token")
-        }
+        ids = {f"{name}_id": vocabulary.id(named[name]) for name in ("bos_token", "eos_token") if named}
         if vocabulary and model.task == "completion" and len(set(tokenizer.end_ids)) > 1:
             ids["eos_token_id"] = list(tokenizer.end_ids)  # It has learned the first one after completions.
         return ids

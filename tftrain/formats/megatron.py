@@ -104,9 +104,8 @@ def read(folder: Path) -> Weights:
     if output := tensors.pop("output_layer.weight", None):
         word = tensors.get("embedding.word_embeddings.weight")
         if word is None or not np.array_equal(content.read(output), content.read(word)):
-            raise FormatError(
-                f"{path}: output_layer.weight differs from the token embedding; expected a tied output layer"
-            )
+            fault = "output_layer.weight differs from the token embedding"
+            raise FormatError(f"{path}: {fault}; expected a tied output layer")
     links = links_of(model, arguments["padded_vocab_size"])
     there = check_tensors(str(path), links, {name: tensor.shape for name, tensor in tensors.items()})
     weights = LinkedWeights(
@@ -142,7 +141,6 @@ def _file(folder: Path) -> Path:
 
 
 def _model(content: Any, path: Path) -> tuple[ModelConfig, dict[str, Any]]:
-    """Returns the model, and the arguments of the run that wrote the file."""
     args = content.get("args") if isinstance(content, Mapping) else None
     if not isinstance(args, Record):
         raise FormatError(f"{path}: it has no args of a run; expected a checkpoint of Megatron-LM")

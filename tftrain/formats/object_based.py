@@ -43,10 +43,7 @@ class Library(NamedTuple):
 
 
 def _links(library: Library, model: ModelConfig, parts: Iterable[str]) -> list[Link]:
-    """Returns the links of the parts that are there; a variable that is saved twice has two.
-
-    In variables of the attention each head has an axis of its own.
-    """
+    """Returns the links of the parts that are there, two for a variable that is saved twice; each head has an axis."""
     heads = (model.num_attention_heads, model.head_size)
 
     def alone(theirs: str, variable: Variable) -> Link:
@@ -94,9 +91,8 @@ def _prefix(folder: Path) -> Path:
     indexes = sorted(folder.glob("*.index"))
     if len(indexes) != 1:
         names = ", ".join(path.name for path in indexes) or "none"
-        raise FormatError(
-            f"{folder}: expected one checkpoint of TensorFlow, such as {tf1.CHECKPOINT}.index; found {names}"
-        )
+        expected = f"expected one checkpoint of TensorFlow, such as {tf1.CHECKPOINT}.index"
+        raise FormatError(f"{folder}: {expected}; found {names}")
     return indexes[0].with_suffix("")
 
 

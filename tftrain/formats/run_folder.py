@@ -38,11 +38,9 @@ class OwnWeights(Weights):
     """The master weights of a checkpoint, or their moving average."""
 
     def __init__(self, path: Path, averaged: bool = False):
-        """Opens a checkpoint, see `find`.
+        """Opens a checkpoint, see `find`; raises a CheckpointError if it is damaged or has no average.
 
-        Raises:
-            CheckpointError: there is none, or it is damaged; or it has no average.
-            FormatError: it does not say what model it holds, or holds other tensors than that.
+        Raises a FormatError if it does not say what model it holds, or holds other tensors than that.
         """
         self.notes = tuple(filter(None, [folder.links(path)]))
         path = find(path)
@@ -103,27 +101,20 @@ def read_model(path: Path) -> tuple[ModelConfig, Tokenizer | None]:
 
 
 def find(path: Path) -> Path:
-    """Returns the folder of a checkpoint, given that or the output folder of a run: its best one by score, or newest.
-
-    Raises:
-        FormatError: there is no checkpoint.
-    """
+    """Returns the folder of a checkpoint: the one given, or the best or newest of a run; raises a FormatError."""
     if (path / manifest.NAME).is_file():
         return path
     if checkpoints := [scores.checkpoint(path)] if scores.checkpoint(path) else folder.find(path):
         return _inside(path, checkpoints[-1])
-    raise MissingModelError(
-        f"{path}: no checkpoint; expected the folder of one, or the --output_dir of a run that has one"
-    )
+    expected = "expected the folder of one, or the --output_dir of a run that has one"
+    raise MissingModelError(f"{path}: no checkpoint; {expected}")
 
 
 def _inside(folder: Path, path: Path) -> Path:
-    """Returns a path in a folder; raises a FormatError if a link leads out of that."""
     return names.inside(folder, path.relative_to(folder).as_posix(), FormatError)
 
 
 def _model(config: Any, path: str) -> ModelConfig:
-    """Returns the model of a run, from the configuration in its manifest."""
     values = config.get("model") if isinstance(config, dict) else None
     types = typing.get_type_hints(ModelConfig)
     try:
@@ -143,7 +134,6 @@ def _check(section: Any, path: str) -> None:
 
 
 def _fine_tuning(config: dict, path: str) -> tuple[FineTuningConfig | None, int | None]:
-    """Returns the flags of fine-tuning and the length of the examples, if the checkpoint is that of a run."""
     if "fine_tuning" not in config:
         return None, None
     try:
@@ -173,10 +163,7 @@ def tokenizer_folders(path: Path) -> list[Path]:
 def tokenizer_of(path: str) -> Tokenizer | None:
     """Returns the tokenizer of a folder with a tokenizer's files or prepared data; None if it has neither.
 
-    An address is one of prepared data, of which a copy may be in the cache.
-
-    Raises:
-        FormatError: a file is damaged.
+    An address is one of prepared data, of which a copy may be in the cache. Raises a FormatError if a file is damaged.
     """
     if not is_address(path) and not Path(path, manifest.NAME).is_file():
         return tokenizer_files.read(Path(path))
@@ -189,8 +176,7 @@ def tokenizer_of(path: str) -> Tokenizer | None:
 def take_tokenizer(weights: Weights, folder: str | None, shown: str) -> None:
     """Gives weights the tokenizer of the folder that `--tokenizer_dir` names, if it does.
 
-    Raises:
-        FormatError: there is none, or it is damaged or of a larger model; `shown` is the flag that names the weights.
+    Raises a FormatError if there is none, or it is damaged or of a larger model; `shown` is the flag of the weights.
     """
     if folder:
         weights.tokenizer = tokenizer_of(folder)

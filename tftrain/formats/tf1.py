@@ -22,10 +22,8 @@ from tftrain.tokenizer.tokenizer_files import Tokenizer
 
 CONFIG, CHECKPOINT = "bert_config.json", "bert_model.ckpt"
 _EPSILON = 1e-12
-# The defaults of BertConfig in google-research/bert are those of transformers but for this one.
-_TOKEN_TYPES = 16
-# What the optimizer of the original BERT keeps beside each variable.
-_SLOTS = ("/adam_m", "/adam_v")
+_TOKEN_TYPES = 16  # by default; other defaults of BertConfig in google-research/bert are those of transformers
+_SLOTS = ("/adam_m", "/adam_v")  # what the optimizer keeps beside each variable
 
 
 def _link(theirs: str, variable: Variable) -> Link:
@@ -40,10 +38,7 @@ _SCOPES = {
     ours: theirs.replace(".", "/").replace("layer/{", "layer_{").removesuffix("/weight")
     for ours, theirs in POST_NORM.scopes.items()
 }
-_BIASES = {
-    "masked_lm/bias": "cls/predictions/output_bias",
-    "next_sentence/bias": "cls/seq_relationship/output_bias",
-}
+_BIASES = {"masked_lm/bias": "cls/predictions/output_bias", "next_sentence/bias": "cls/seq_relationship/output_bias"}
 _LEAVES = {leaf: f"/{leaf}" for leaf in ("kernel", "bias", "gamma", "beta")}
 _NAMES = Names(_SCOPES | _BIASES, _LEAVES, _link)
 
@@ -55,8 +50,9 @@ def read(folder: Path) -> Weights:
     model, own_tokenizer = read_model(folder)
     checkpoint = TfCheckpoint(folder / CHECKPOINT)
     of_training = [name for name in checkpoint.shapes if name == "global_step" or name.endswith(_SLOTS)]
-    links = check_tensors(str(folder / CHECKPOINT), links_of(model), checkpoint.shapes, of_training)
-    return LinkedWeights(str(folder), model, links, checkpoint.read, own_tokenizer)
+    links = _NAMES.links(describe(model).variables())
+    there = check_tensors(str(folder / CHECKPOINT), links, checkpoint.shapes, of_training)
+    return LinkedWeights(str(folder), model, there, checkpoint.read, own_tokenizer)
 
 
 def read_model(folder: Path) -> tuple[ModelConfig, Tokenizer | None]:
@@ -74,17 +70,12 @@ def model_config(config: dict[str, Any], path: str) -> ModelConfig:
     return dataclasses.replace(model, gelu_form="tanh", layer_norm_epsilon=_EPSILON)
 
 
-def links_of(model: ModelConfig) -> list[Link]:
-    """Returns the link of every tensor of a model with all its heads."""
-    return _NAMES.links(describe(model).variables())
-
-
 def write(folder: Path, weights: Weights) -> Iterable[str]:
     """Writes a model with the heads that are there, see `registry`."""
     from tftrain.formats import tf_checkpoint
 
     write_config(folder, weights.model)
-    links = [link for link in links_of(weights.model) if link.ours[0] in weights.shapes]
+    links = _NAMES.links(each for each in describe(weights.model).variables() if each.name in weights.shapes)
     tf_checkpoint.write(folder / CHECKPOINT, tensors_of(weights, links))
     return weights.shapes
 

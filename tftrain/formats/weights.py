@@ -25,8 +25,7 @@ HEADS = ("masked_lm", "pooler", "next_sentence", "classifier", PROJECTION)
 # What changes neither a variable nor an output: it says how a model computes, or how it is trained.
 _TRAINED_WITH = ("ln_dtype", "hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 FREE_FLAGS = (*implementations(ModelConfig), *_TRAINED_WITH)
-# fp32 has every value of these.
-_EXACT = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
+_EXACT = tuple(map(np.dtype, (np.float32, np.float16, ml_dtypes.bfloat16)))  # fp32 has every value of these.
 _MAX_NAMED = 5
 
 
@@ -39,8 +38,7 @@ class Weights(abc.ABC):
     shapes: Mapping[str, tuple[int, ...]]
     tokenizer: Tokenizer | None = None  # None if the files have none
     notes: tuple[str, ...] = ()  # what a user must know of the model in these files, a line each
-    # The flags that a fine-tuned model was trained with; None if they are not known.
-    fine_tuning: FineTuningConfig | None = None
+    fine_tuning: FineTuningConfig | None = None  # flags that a fine-tuned model was trained with, if they are known
     max_seq_length: int | None = None  # likewise, the most tokens of its examples
 
     @abc.abstractmethod
@@ -190,18 +188,10 @@ def require_heads(weights: Weights, heads: Iterable[str], name: str) -> None:
 def check_tensors(
     path: str, links: Iterable[Link], shapes: Mapping[str, tuple[int, ...]], ignored: Collection[str] = ()
 ) -> list[Link]:
-    """Compares the tensors of a file with those that a model has.
+    """Returns the links of a model's tensors that are in a file with these shapes. Only whole heads may be missing.
 
-    Args:
-        links: of all tensors of the model.
-        shapes: the shape of each tensor in the file by name.
-        ignored: names of tensors that may be there and hold nothing of the model.
-
-    Returns:
-        The links of the tensors that are there. Only whole heads may be missing.
-
-    Raises:
-        FormatError: a tensor is unknown, missing, or has another shape.
+    The `ignored` names may be there and hold nothing of the model. Raises a FormatError if a tensor is unknown,
+    missing, or has another shape.
     """
     links = list(links)
     there = [link for link in links if link.theirs in shapes]
