@@ -11,12 +11,15 @@ _ON_PURPOSE = (DUPLICATE, NEAR_DUPLICATE, IN_TRAINING)
 _EXAMPLES_SHOWN = 3
 
 
+_NONE: Counter = Counter()
+
+
 class Accounting(NamedTuple):
     """The tokens and examples of a text."""
 
-    unknown_words: Counter  # characters and words that became [UNK], from a sample of the text
-    lost_marks: Counter  # letters that lost a mark, as `accents.losses` counts them
-    lengths: Counter  # number of examples of each length in tokens; empty if all fill their records
+    unknown_words: Counter = _NONE  # characters and words that became [UNK], from a sample of the text
+    lost_marks: Counter = _NONE  # letters that lost a mark, as `accents.losses` counts them
+    lengths: Counter = _NONE  # number of examples of each length in tokens; empty if all fill their records
     documents: int = 0  # those that are not empty after duplicates are dropped
     tokens_read: int = 0
     tokens_in_examples: int = 0  # tokens of the text that occur in an example. A token counts once.

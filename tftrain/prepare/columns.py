@@ -33,9 +33,8 @@ class Columns(NamedTuple):
         for flag, column in (("text_column", self.text), ("id_column", self.id)):
             if column is not None and present.count(column) != 1:
                 shown = listed(present, _COLUMNS_SHOWN) or "none"
-                raise DataError(
-                    f"{name}: --{flag}={column}: the file has the columns {shown}; expected one with this name"
-                )
+                fault = f"the file has the columns {shown}; expected one with this name"
+                raise DataError(f"{name}: --{flag}={column}: {fault}")
 
     def of(self, row: Row) -> tuple[str, str | None, str | None]:
         """Returns text, id and fault of a row. A fault says where the row is and what is wrong."""

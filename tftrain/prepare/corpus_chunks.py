@@ -37,8 +37,7 @@ _TASK_BYTES = 4 * _MB
 _BUILTIN_FILES_AT_ONCE = 100
 # A small corpus has several chunks too, so that several workers share the work.
 _SMALL_CHUNK_BYTES, _SMALL_CHUNKS = 250_000, 8
-# Each one more than halves the chance that a split of two documents or more stays empty.
-_SPLIT_ATTEMPTS = 40
+_SPLIT_ATTEMPTS = 40  # Each more than halves the chance that a split of several documents stays empty.
 
 
 class Copied(NamedTuple):
@@ -81,19 +80,12 @@ def spool_documents(spool: Spool, path: str, first: int) -> dict[str, int]:
 
 
 def read_corpus(objective: PrepareObjective, work: str, inputs: list[str], workers: Workers) -> tuple[Spool, int, int]:
-    """Reads all documents into chunks, and finds the duplicate paragraphs.
+    """Reads all documents into chunks in the empty folder `work`, and finds the duplicate paragraphs.
 
-    Returns the spool, the number of documents, and that of the bad rows that were left out.
-
-    A hash decides which documents are held out. If it leaves a split of a small corpus empty, the documents are
-    distributed again with another hash and a larger share.
-
-    Args:
-        work: an empty folder for the chunks.
-        inputs: the files, unless the corpus is the built-in one.
-
-    Raises:
-        DataError: there is no document, or a split that is wanted stays empty, or a file can't be read.
+    Returns the spool, the number of documents, and that of the bad rows that were left out. A hash decides which
+    documents are held out. If it leaves a split of a small corpus empty, the documents are distributed again with
+    another hash and a larger share. Raises a DataError if there is no document, or a split that is wanted stays empty,
+    or a file can't be read.
     """
     config = objective.config
     os.makedirs(folder := os.path.join(work, "text"))
@@ -123,7 +115,6 @@ def read_corpus(objective: PrepareObjective, work: str, inputs: list[str], worke
 
 
 def _read(config: PrepareConfig, folder: str, inputs: list[str], workers: Workers) -> list[Copied]:
-    """Copies the documents of all files into a folder."""
     texts, notes = [], SourceNotes([], [])
     groups = by_size(sources.parts(inputs), _TASK_BYTES, lambda part: part.bytes)
     tasks = [(group, config, os.path.join(folder, str(number))) for number, group in enumerate(groups)]
@@ -154,7 +145,6 @@ def source(config: PrepareConfig) -> str:
 
 
 def _make_spool(objective: PrepareObjective, work: str, texts: list[Copied], attempt: int) -> Spool:
-    """Returns a spool with empty folders."""
     config = objective.config
     size, documents = sum(text.bytes for text in texts), sum(text.documents for text in texts)
     folder, paragraphs, bands = (os.path.join(work, f"{name}-{attempt}") for name in ("spool", "paragraphs", "bands"))
@@ -165,9 +155,9 @@ def _make_spool(objective: PrepareObjective, work: str, texts: list[Copied], att
     small = min(_SMALL_CHUNKS, -(-size // max(_SMALL_CHUNK_BYTES, objective.smallest_chunk())))
     # The built-in corpus has no duplicate paragraphs, and those of verbatim documents are lines, which stay.
     drops = config.deduplicate != "none" and not config.builtin_corpus and config.document_separator != "verbatim"
-    index = Buckets.for_text(paragraphs, size, duplicates.ROW) if drops else None
-    band_bytes = near_duplicates.DOCUMENT_BYTES * documents
-    near = Buckets.for_text(bands, band_bytes, near_duplicates.ROW) if config.deduplicate == "near" else None
+    index = Buckets(paragraphs, 1 + size // duplicates.BYTES_OF_A_BUCKET, duplicates.ROW) if drops else None
+    count = 1 + near_duplicates.DOCUMENT_BYTES * documents // duplicates.BYTES_OF_A_BUCKET
+    near = Buckets(bands, count, near_duplicates.ROW) if config.deduplicate == "near" else None
     chunks = max(1, large, small), max(1, -int(-large * share // 1))  # training and held out
     return Spool(folder, seed, share, *chunks, index, near, objective.split)
 

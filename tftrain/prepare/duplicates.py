@@ -24,8 +24,7 @@ MIN_BYTES = 32
 ROW = np.dtype([("hash", "<u8", 2), ("document", "<u8"), ("paragraph", "<u4"), ("chunk", "<u4")])
 _PLACE_AND_CHUNK = struct.Struct("<Q2I")
 _PLACE = np.dtype([("document", "<u8"), ("paragraph", "<u4")])
-# A bucket has at most as many bytes as the text, and usually a fifth of that.
-_TEXT_BYTES_PER_BUCKET = 256 << 20
+BYTES_OF_A_BUCKET = 256 << 20  # Rows have at most as many bytes as their text, and usually a fifth.
 _DUPLICATES = "duplicates-"
 
 
@@ -35,11 +34,6 @@ class Buckets(NamedTuple):
     folder: str
     count: int
     row: np.dtype
-
-    @classmethod
-    def for_text(cls, folder: str, text_bytes: int, row: np.dtype) -> "Buckets":
-        """Returns buckets that fit into memory, for text of about `text_bytes` bytes."""
-        return cls(folder, 1 + text_bytes // _TEXT_BYTES_PER_BUCKET, row)
 
     def append(self, rows: Mapping[int, bytes]) -> None:
         """Appends rows, by the numbers of their buckets, to the files of this thread."""
@@ -53,10 +47,7 @@ class Buckets(NamedTuple):
 
 
 def paragraph_rows(document: int, paragraphs: list[str], chunk: int) -> Iterator[tuple[int, bytes]]:
-    """Yields hash and row of the paragraphs of a document with at least MIN_BYTES bytes.
-
-    The document's chunk is a number among all chunks.
-    """
+    """Yields hash and row of the paragraphs of a document with at least MIN_BYTES bytes; chunks have one numbering."""
     for number, paragraph in enumerate(paragraphs):
         text = unicodedata.normalize("NFC", paragraph).casefold().encode()
         if len(text) >= MIN_BYTES:
@@ -73,10 +64,7 @@ def among(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 def find_duplicates(index: Buckets, bucket: int, chunk_folders: list[str], left_out: str | None = None) -> int:
-    """Writes the places of a bucket's duplicates to the folders of their chunks. Returns the number of duplicates.
-
-    `left_out` is the path of an array of the documents that are left out altogether, ascending.
-    """
+    """Writes a bucket's duplicates, but those of documents `left_out`, to their chunks; returns their number."""
     rows = index.read(bucket)
     if not len(rows):
         return 0

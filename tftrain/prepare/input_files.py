@@ -17,8 +17,7 @@ from tftrain.prepare import data_names
 
 logger = logging.getLogger(__name__)
 
-# Number of commas that the name of one file or one glob may contain.
-_COMMAS_IN_NAME = 16
+_COMMAS_IN_NAME = 16  # that the name of one file or one glob may have
 LARGEST_POINTER = 1 << 10
 
 
@@ -30,11 +29,8 @@ def list_files(
     A file that is named twice occurs once. Each value is a list of names with commas between them. A name is a file, a
     folder, a glob or an address. A folder means all regular files below it, through links too, that are data by
     `data_names`; the log has the number of the others. A name that exists is never split at its commas and never read
-    as a glob.
-
-    Raises:
-        MissingFileError: a name matches no file.
-        DataError: a file, a folder or a link can't be read, unless that is to be skipped.
+    as a glob. Raises a MissingFileError if a name matches no file; a DataError if a file, a folder or a link can't be
+    read, unless that is to be skipped.
     """
     paths: dict[str, str] = {}
     unreadable: dict[str, str] = {}
@@ -52,9 +48,8 @@ def list_files(
             if not files and len(unreadable) == before:
                 reason = "no file in this folder" if os.path.isdir(name) else "no file matches"
                 reason = f"no data; {data_names.words(others)}" if others else reason
-                raise MissingFileError(
-                    f"--{flag}={name}: {reason}; expected files, folders or globs (quote a glob in a shell)"
-                )
+                expected = "expected files, folders or globs (quote a glob in a shell)"
+                raise MissingFileError(f"--{flag}={name}: {reason}; {expected}")
             for path in files:
                 paths.setdefault(os.path.realpath(path), path)
     if left_out:

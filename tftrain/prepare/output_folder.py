@@ -12,8 +12,7 @@ from tftrain.data import manifest
 from tftrain.data.manifest import Manifest
 from tftrain.files.errors import DataError
 
-# Inside the output folder, for the files of a preparation that is under way.
-UNFINISHED = ".unfinished"
+UNFINISHED = ".unfinished"  # inside the output folder, for the files of a preparation that is under way
 
 
 def check(config: PrepareConfig) -> None:
@@ -41,11 +40,7 @@ def check(config: PrepareConfig) -> None:
 
 
 def publish(work: str, new_manifest: Manifest) -> None:
-    """Replaces the files of an earlier preparation with the finished files in `work`, and writes their manifest.
-
-    Raises:
-        DataError: a file that is not of the earlier preparation has the name of a finished file.
-    """
+    """Replaces an earlier preparation's files with those in `work`; a DataError if another file has such a name."""
     folder = new_manifest.folder
     with _signals_ignored():
         earlier = manifest.listed_files(folder) if os.path.exists(new_manifest.path(manifest.NAME)) else []
@@ -54,9 +49,8 @@ def publish(work: str, new_manifest: Manifest) -> None:
         published += filter(None, [new_manifest.vocab_file, new_manifest.tokenizer_file])
         for name in published:
             if name not in earlier and os.path.lexists(new_manifest.path(name)):
-                raise DataError(
-                    f"--output_dir={folder}: {name} is in the way: it is not of the earlier preparation; move it away"
-                )
+                fault = f"{name} is in the way: it is not of the earlier preparation; move it away"
+                raise DataError(f"--output_dir={folder}: {fault}")
         for name in [manifest.NAME, *earlier]:
             with contextlib.suppress(FileNotFoundError):
                 os.remove(new_manifest.path(name))

@@ -19,20 +19,13 @@ from tftrain.data.manifest import Manifest, Shard
 from tftrain.files.addresses import absolute
 from tftrain.files.errors import DataError
 from tftrain.host import hardware
-from tftrain.prepare import (
-    accounting,
-    accounting_report,
-    corpus_chunks,
-    output_folder,
-    records,
-    shards,
-    tokenizer_choice,
-)
+from tftrain.prepare import accounting, accounting_report, corpus_chunks, output_folder, records, tokenizer_choice
 from tftrain.prepare.accounting import Accounting
 from tftrain.prepare.beam_workers import BeamWorkers
 from tftrain.prepare.input_files import list_files
 from tftrain.prepare.objective import PrepareObjective
 from tftrain.prepare.objectives import objective_of
+from tftrain.prepare.shards import hash_windows, write_shard
 from tftrain.prepare.spool import Spool
 from tftrain.prepare.workers import Workers
 from tftrain.tokenizer.roles import of_tokens
@@ -45,11 +38,7 @@ VOCAB_FILE = "vocab.txt"
 
 
 def prepare(config: PrepareConfig) -> Manifest:
-    """Prepares a data set for a valid configuration, and returns the manifest that was written.
-
-    Raises:
-        DataError: the text, the vocabulary or the output folder cannot be used.
-    """
+    """Prepares a data set for a valid configuration, and returns the manifest that was written; raises a DataError."""
     output_folder.check(config)
     objective = objective_of(config)
     tokenizer = tokenizer_choice.read(config)
@@ -166,13 +155,13 @@ def _manifest(
 def _write_shards(config: PrepareConfig, work: str, tasks: list, workers: Workers) -> list[Accounting]:
     """Writes all shards, the training ones first, and returns their accountings in the order of `tasks`."""
     if not (config.heldout_window and config.eval_fraction):
-        return [accounting for accounting, _ in workers.run("write records", shards.write_shard, tasks)]
+        return [accounting for accounting, _ in workers.run("write records", write_shard, tasks)]
     training, held_out = ([task for task in tasks if task[1].split == split] for split in ("train", "eval"))
-    hashes = workers.run("hash held-out text", shards.hash_windows, [task[:-1] for task in held_out])
+    hashes = workers.run("hash held-out text", hash_windows, [task[:-1] for task in held_out])
     windows = _save_union(work, "held-out", hashes)
-    results = list(workers.run("write records", shards.write_shard, [(*task, windows) for task in training]))
+    results = list(workers.run("write records", write_shard, [(*task, windows) for task in training]))
     windows = _save_union(work, "shared", (found for _, found in results))
-    results += workers.run("write held-out records", shards.write_shard, [(*task, windows) for task in held_out])
+    results += workers.run("write held-out records", write_shard, [(*task, windows) for task in held_out])
     return [accounting for accounting, _ in results]
 
 

@@ -23,11 +23,7 @@ from tftrain.tokenizer.tokenizer_model import Tokenizer
 def adopt(
     config: PrepareConfig, work: str, tokenizer: Tokenizer, workers: Workers
 ) -> tuple[PrepareConfig, dict[str, list[Shard]], Accounting]:
-    """Copies the records into `work`; returns the configuration with their sizes, the shards, and their tokens.
-
-    Raises:
-        DataError: a file can't be read, or a record is not like the first one.
-    """
+    """Copies the records into `work`; returns the configuration with their sizes, the shards, and their tokens."""
     paths = {"train": match_files(config.input_records, "input_records"), "eval": []}
     if config.eval_records:
         paths["eval"] = match_files(config.eval_records, "eval_records")
@@ -47,9 +43,6 @@ def adopt(
         splits[split].append(Shard(name, counts["records"], os.path.getsize(os.path.join(work, name))))
         whole.update(counts)
     accounting = Accounting(
-        Counter(),
-        Counter(),
-        Counter(),
         tokens_read=whole["tokens"],
         tokens_in_examples=whole["tokens"],
         unknown_tokens=whole["unknown"],
@@ -78,12 +71,10 @@ def copy_file(path: str, copy: str, config: PrepareConfig, tokenizer: Tokenizer)
             for name, (width, most) in limits.items():
                 values = features.get(name, ())
                 if len(values) != width:
-                    raise DataError(
-                        f"{place}: the record has {len(values)} {name}; the first record of all has {width}"
-                    )
+                    fault = f"the record has {len(values)} {name}; the first record of all has {width}"
+                    raise DataError(f"{place}: {fault}")
                 kind = type(most)
-                wrong = [value for value in values if not (0 <= value <= most and isinstance(value, kind))]
-                if wrong:
+                if wrong := [value for value in values if not (0 <= value <= most and isinstance(value, kind))]:
                     fault = f"the record has {wrong[0]} in {name}; expected {kind.__name__}s from 0 to {most}"
                     raise DataError(f"{place}: {fault}")
             tokens = sum(features["input_mask"]) if slots else length

@@ -23,8 +23,7 @@ from tftrain.tokenizer.tokenizer_model import Tokenize, Tokenizer
 from tftrain.tokenizer.words import count_words
 
 _SHOWN = 3
-# The count is for a message, so a sample of the text is enough.
-_UNKNOWN_SENTENCES, _UNKNOWN_WORDS = 500, 100
+_UNKNOWN_SENTENCES, _UNKNOWN_WORDS = 500, 100  # for a message: a sample of the text is enough
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -49,15 +48,11 @@ def hash_windows(spool: Spool, chunk: Chunk, config: PrepareConfig, tokenizer: T
 def write_shard(
     spool: Spool, chunk: Chunk, config: PrepareConfig, tokenizer: Tokenizer, path: str, windows: str | None = None
 ) -> tuple[Accounting, np.ndarray]:
-    """Writes the examples of a chunk and their index, in random order. Without examples, no file is written.
+    """Writes the examples of a chunk and their index to a path, in random order. Without examples, no file is written.
 
-    Args:
-        path: of the shard.
-        windows: path of an array of hashes of windows, ascending: for a training shard, all of the held-out split;
-            for a held-out shard, those that training has. None if nothing is cut.
-
-    Returns:
-        The accounting, and those of `windows` that a training chunk has.
+    `windows` is the path of an array of hashes of windows, ascending: for a training shard, all of the held-out split;
+    for a held-out shard, those that training has. None if nothing is cut. Returns the accounting, and those of
+    `windows` that a training chunk has.
     """
     objective, vocabulary = objective_of(config), tokenizer.vocabulary
     text, accounting = _tokenize(spool.read(chunk), objective, tokenizer)
@@ -128,7 +123,6 @@ def _tokenize(
         tokens_read=len(text.tokens) + sum(dropped.values()),
         tokens_dropped=dropped,
         lost_marks=accents.losses(letters) if tokenizer.strip_accents else Counter(),
-        lengths=Counter(),
         letters=letters.total(),
         unknown_words=Counter() if unknown is None else _unknown_words(passages, ids, tokenize, unknown),
         documents_read=len(documents),

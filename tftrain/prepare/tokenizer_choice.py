@@ -47,9 +47,8 @@ def read(config: PrepareConfig) -> Tokenizer | None:
         vocabulary, model = read_one(config.vocab_file)
         if vocabulary.tokenizer_type != config.tokenizer_type:
             expected = f"expected --tokenizer_type={vocabulary.tokenizer_type}, which it is"
-            raise DataError(
-                f"{config.vocab_file}: not a tokenizer of --tokenizer_type={config.tokenizer_type}; {expected}"
-            )
+            fault = f"not a tokenizer of --tokenizer_type={config.tokenizer_type}"
+            raise DataError(f"{config.vocab_file}: {fault}; {expected}")
         if config.objective == "causal" and vocabulary.roles.end is None:
             raise DataError(f"{config.vocab_file}: no token ends a document; name eos_token in {SETTINGS} beside it")
         if config.objective == "masked" and not vocabulary.is_for_encoders:
@@ -122,7 +121,6 @@ def _texts(objective: PrepareObjective, spool: Spool) -> Iterator[list[str]]:
 
 
 def _learn_from_words(config: PrepareConfig, spool: Spool, size: int, workers: Workers) -> Tokenizer:
-    """Learns a WordPiece vocabulary or a sentencepiece model from the counts of words."""
     tasks = [(spool, chunk, config) for chunk in spool.chunks()[: spool.train_chunks]]
     counts: Counter = Counter()
     for part in workers.run("count words", shards.count_chunk, tasks):
