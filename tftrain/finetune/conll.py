@@ -71,8 +71,13 @@ def read_sentences(
 
     Other white space, such as a no-break space, belongs to its word. A line that begins with # or // is a comment if
     its columns or its class are not those of the other lines. JSON, Parquet and Arrow have lists of words and classes.
-    A column is named by its number, from 0, or by a header; by default they are the first and the last. For `skips` and
-    `notes`, see `tables.usable`; a sentence with a damaged line is left out as a whole. A DataError names the line.
+
+    Args:
+        word_column, tag_column: number of the column, from 0, or its name in a header; by default the first and last.
+        skips, notes: see `tables.usable`; a sentence with a damaged line is left out as a whole.
+
+    Raises:
+        DataError: the file can't be read, has no sentence, or a line has no class; the message names the line.
     """
     if path.lower().endswith((".json", ".jsonl")) or is_arrow(path):
         return _numbered(_read_lists(path, word_column, tag_column, skips, notes))
@@ -191,7 +196,10 @@ def _read_lists(path: str, word: str | None, tag: str | None, skips: bool, notes
 
 
 def words_of(text: str) -> list[str]:
-    """Returns the words of a text between spaces; in an undivided script without spaces, its characters and marks."""
+    """Returns the words of a text, between spaces and tabs as in a file.
+
+    If a script without spaces is not divided so, its characters and the punctuation marks are words.
+    """
     if re.search(f"[{squad.SPACELESS}]{{2}}", text) and not re.search(
         f"[{squad.SPACELESS}] +[{squad.SPACELESS}]", text
     ):
@@ -203,7 +211,11 @@ def words_of(text: str) -> list[str]:
 def divide(
     sentences: Sequence[Sentence], encoder: ExampleEncoder, unknown_id: int
 ) -> tuple[list[Sentence], list[Encoded]]:
-    """Returns the parts of sentences that fit a sequence, and their token ids, `unknown_id` for a word without any."""
+    """Returns the parts of sentences with the places of their words, and their token ids.
+
+    A long sentence is divided between words. A word that the tokenizer has nothing for, such as a control character, is
+    the token `unknown_id`.
+    """
     words = [(word, place > 0) for sentence in sentences for place, word in enumerate(sentence.words)]
     pieces = iter(encoder.words(*zip(*words, strict=True)) if words else ())
     most, parts, encoded = encoder.max_seq_length - 2, [], []

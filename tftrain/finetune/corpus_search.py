@@ -15,7 +15,7 @@ _SHOWN = 10
 
 
 def nearest(queries: np.ndarray, documents: np.ndarray, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields scores and indices of the nearest documents of each query, fp32 and int64 [count].
+    """Yields scores and indices of the nearest documents of some queries at a time, fp32 and int64 [n, count].
 
     Vectors are fp32 [n, D], and a score is a dot product. Equal ones are in the order of the documents; NaN is last.
     """

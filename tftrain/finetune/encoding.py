@@ -49,7 +49,11 @@ class ExampleEncoder:
         return self.tokenize(words)
 
     def unpooled(self, model: ModelConfig, column: int) -> int:
-        """Returns how many tokens of a column's prompt are not pooled; a ConfigError if it leaves none to a text."""
+        """Returns how many tokens of a column's texts are not pooled: those of its prompt, if it is not.
+
+        Raises:
+            ConfigError: a prompt leaves no token to a text.
+        """
         prompt = model.prompt(column)
         count = len(self._before) + len(self.tokenize([prompt])[0]) if prompt else 0
         if count and count + len(self._after) >= self.max_seq_length:

@@ -31,10 +31,15 @@ class Ranked(NamedTuple):
 def read(settings: FineTuningConfig, task: str, labels: Sequence[str], notes: FileNotes) -> list[Ranked]:
     """Reads --eval_file, --eval_corpus and --eval_qrels.
 
-    For --task=embedding, returns all documents and then the queries. Documents have the order in which trec_eval ranks
-    those of equal scores: descending ids. For classifiers, returns the pairs of queries and judged documents; the
-    second of `labels` is the class of relevant ones. Raises a DataError, which names the line, if a file can't be read,
-    or no query is judged.
+    Args:
+        labels: the classes of a classifier; the second one is that of relevant documents.
+
+    Returns:
+        For --task=embedding, all documents and then the queries. Documents have the order in which trec_eval ranks
+        those of equal scores: descending ids. For classifiers, the pairs of queries and judged documents.
+
+    Raises:
+        DataError: a file can't be read, or no query is judged; the message names the line.
     """
     if task == "classification" and len(labels) != 2:
         raise DataError(f"--eval_corpus={settings.eval_corpus}: {len(labels)} classes; expected a model of two")

@@ -22,7 +22,11 @@ class Scorer(abc.ABC):
 
     @abc.abstractmethod
     def scores(self, outputs: np.ndarray) -> dict[str, float]:
-        """Returns the scores by name of outputs of the first examples, fp32 [n, ...]; NaN where one is not defined."""
+        """Returns the scores by name; NaN where one is not defined.
+
+        Args:
+            outputs: of the first examples of the split, in order: fp32 [n, ...], see `tasks.Task.compute`.
+        """
 
     def predictions(self, outputs: np.ndarray) -> Iterator[dict[str, Any]]:
         """Yields a JSON object for each example."""
@@ -108,10 +112,16 @@ class NumberScorer(Scorer):
 
 
 class EntityScorer(Scorer):
-    """Scores of a class for each word; an entity counts if all its words and its class are right (CoNLL 2003)."""
+    """Scores of a class for each word; an entity counts if all its words and its class are right (CoNLL 2003).
+
+    The examples are sentences, in parts that fit a sequence. `entities.Scheme` says what is an entity.
+    """
 
     def scores(self, outputs: np.ndarray) -> dict[str, float]:
-        """Returns F1, precision and recall, or means over classes that are no entities, of classes [n, S]."""
+        """Returns F1, precision and recall, given the class of each token, [n, S].
+
+        They are those of entities; of classes that are none, such as parts of speech, means over the classes.
+        """
         sentences, scheme = list(self.predictions(outputs)), Scheme(self._labels)
         true, predicted = ([scheme.tags(each[name]) for each in sentences] for name in ("label", "prediction"))
         if scheme.has_entities:

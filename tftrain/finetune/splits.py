@@ -28,7 +28,10 @@ Rows = Callable[[np.ndarray], Mapping[str, np.ndarray]]
 
 
 class MemorySource(ExampleSource):
-    """Rows in memory, with the `examples` that they come from for a scorer."""
+    """Rows in memory, with the `examples` that they come from for a scorer.
+
+    `compared` has what a loss that compares samples needs beside vectors, see `text_groups.features`.
+    """
 
     compared: Mapping[str, np.ndarray]  # what a loss that compares samples needs, see `text_groups.features`
 
@@ -69,11 +72,17 @@ class JoinedSource(MemorySource):
 def open_source(
     examples: list, split: str, tokenizer: Tokenizer, model: ModelConfig, settings: FineTuningConfig, length: int
 ) -> MemorySource:
-    """Opens the examples of a split, "train" or "eval", which have classes of the `model`.
+    """Opens the examples of a split, "train" or "eval".
 
     Features are input_ids, int32 [n, S] with S = `length`; input_mask and segment_ids, int8 [n, S], as a batch may have
-    65,536 samples; and labels, see the tasks; for completion those of `completions.CompletionRows`. Raises a DataError
-    if an example can't be made of tokens.
+    65,536 samples; and labels, see the tasks; for completion those of `completions.CompletionRows`.
+
+    Args:
+        examples: as the task has them, with classes of the model.
+        model: with the classes of the model.
+
+    Raises:
+        DataError: an example can't be made of tokens.
     """
     task, labels = model.task, model.labels
     if split == "train" and task in ("classification", "multi_label") and not settings.glue_task:
@@ -122,7 +131,10 @@ def open_source(
 def encode(
     tokenizer: Tokenizer, texts: Sequence[str | tuple[str, str]], per_example: int, length: int
 ) -> dict[str, np.ndarray]:
-    """Returns an encoder's features of texts or pairs, int32 [n, length], or [n, K, length] with K = `per_example`."""
+    """Returns the features of texts or pairs for an encoder, int32 [n, S], or [n, K, S] with K = `per_example` > 1.
+
+    S is `length`.
+    """
     encoder = ExampleEncoder(tokenizer, length)
     encoded = encoder([(text,) if isinstance(text, str) else text for text in texts])
     sequences = Sequences(encoded, encoder.padding_id)
@@ -184,7 +196,10 @@ def _of_completions(examples: list[completions.Example], tokenizer: Tokenizer, l
 
 
 def _of_sequences(examples: list, sides: Sequence[Sequences], length: int, **others: Values) -> MemorySource:
-    """Returns labelled examples: sequences, side by side if an example has several, and values by example numbers."""
+    """Returns labelled examples: sequences, side by side if an example has several, and other features.
+
+    Functions map int64 [n] example numbers to their values, [n, width] or [n].
+    """
 
     def rows(numbers: np.ndarray) -> dict[str, np.ndarray]:
         shape = len(numbers), len(sides) * length

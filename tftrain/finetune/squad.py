@@ -51,7 +51,11 @@ class Window(NamedTuple):
 
 
 def read_questions(path: str, skips: bool = False, notes: FileNotes | None = None) -> list[Question]:
-    """Reads the questions of SQuAD's JSON, nested or one a row, as `datasets` writes it; a DataError names one."""
+    """Reads the questions of SQuAD's JSON, nested or with one question a row, as `datasets` writes it.
+
+    For `skips` and `notes`, see `tables.usable`. Raises DataError if the file is in another format, or an answer is
+    elsewhere in its context; the message names the question.
+    """
     seen: set[str] = set()
 
     def question(numbered: tuple[int, tuple[Any, Any, str]]) -> Question:
@@ -147,7 +151,12 @@ def divide(
 ) -> tuple[list[Window], list[Encoded]]:
     """Makes the windows of questions, and their token ids, such as [CLS] question [SEP] part of the context [SEP].
 
-    Two windows of a context begin `stride` tokens apart. Raises a DataError if nothing of the context fits into one.
+    Args:
+        stride: tokens between the beginnings of two windows of a context.
+        max_query_length: most tokens of a question.
+
+    Raises:
+        DataError: nothing of the context fits into a window.
     """
     windows, encoded = [], []
     asked = encoder.tokenize([question.text for question in questions])
@@ -183,7 +192,10 @@ def _tokens(context: str, encoder: ExampleEncoder, tokenizer_type: str):
 
 
 def _best_windows(tokens: int, begins: Sequence[int], capacity: int) -> np.ndarray:
-    """Returns the window in which each token has the most context, as in the original BERT: int [tokens]."""
+    """Returns for each token the window in which it has the most context: int [tokens].
+
+    As in the original BERT, that is the smaller of both sides, and a hundredth of the window's length.
+    """
     places = np.arange(tokens)
     scores = []
     for begin in begins:

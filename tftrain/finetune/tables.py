@@ -57,10 +57,13 @@ class FileNotes(list[tuple[int, str]]):
 
 
 def usable(path: str, read: Callable[[Any], T], items: Iterable[Any], skips: bool, notes: FileNotes | None) -> list[T]:
-    """Returns what `read` makes of each item of a file; raises a DataError if no item is left.
+    """Returns what `read` makes of each item of a file.
 
-    With `skips`, an item for which it raises a DataError is left out, and `notes` has their number; else this is a
-    RowError.
+    With `skips`, an item for which it raises DataError is left out; their number is added to `notes`, if there are any.
+
+    Raises:
+        RowError: an item can't be used, and `skips` is false.
+        DataError: no item is left.
     """
     results, faults = [], []
     for item in items:
@@ -103,9 +106,10 @@ def is_arrow(path: str) -> bool:
 
 
 def files_of(path: str) -> list[str]:
-    """Returns the Parquet and Arrow files below a folder, or the file itself.
+    """Returns the Parquet and Arrow files below a folder, such as `datasets` saves it; of a file itself.
 
-    Raises a DataError if the folder has none, or several splits.
+    Raises:
+        DataError: the folder has none, or several splits.
     """
     if not os.path.isdir(path):
         return [path]
@@ -124,7 +128,8 @@ def files_of(path: str) -> list[str]:
 def read_text(path: str) -> str:
     """Returns the text of a file, without a byte order mark; without line feeds, carriage returns end its lines.
 
-    Raises a DataError if it can't be read, is not UTF-8, or a pointer of Git LFS is in its place.
+    Raises:
+        DataError: the file can't be read, is not UTF-8, or a pointer of Git LFS is in its place.
     """
     content = read_bytes(path)
     try:
@@ -143,9 +148,15 @@ def read_table(
 
     A TSV file has no quotes, as in GLUE. A CSV file may have quoted fields with line breaks, and semicolons or tabs in
     place of commas. A line of JSONL is an object. JSON has a list of objects, alone or as "data". Empty lines do not
-    count, nor does a line that repeats the header, which TSV and CSV files have by default. A folder has Parquet or
-    Arrow files, see `files_of`; a list of fractions in them is a vector and left out, except in the columns `scores`,
-    in lower case. For `skips` and `notes`, see `usable`. A DataError names the line that can't be read.
+    count, nor does a line that repeats the header. A folder has Parquet or Arrow files, see `files_of`.
+
+    Args:
+        header: whether the first line of a TSV or CSV file has the names of the columns.
+        skips, notes: see `usable`.
+        scores: columns, in lower case, of Parquet and Arrow whose lists of fractions are no vectors, but are read.
+
+    Raises:
+        DataError: the file can't be read, has no row, or a line is damaged; the message names the line.
     """
     kind = Path(path).suffix.lower()
     if is_arrow(path):
@@ -182,7 +193,11 @@ def _arrow_rows(path: str, scores: Collection[str]) -> Iterator[Row]:
 
 
 def json_values(path: str) -> list[Row]:
-    """Returns the value of a whole JSON file, the objects of its lines, or rows of Parquet; raises a DataError."""
+    """Returns what is in a JSON file: one value of the whole file, or an object for each line, or a row of Parquet.
+
+    Raises:
+        DataError: it can't be read, or is neither.
+    """
     if is_arrow(path):
         return read_table(path)
     text, whole, problem = read_text(path), None, None

@@ -87,7 +87,10 @@ def _nearest(config: Mapping[str, Any]) -> str:
 
 
 def check_class(config: Mapping[str, Any], own: ModelType, lost: Sequence[str], path: str) -> None:
-    """Raises a FormatError if config.json names a class whose output head this project lacks: `lost` tensors."""
+    """Raises a FormatError if a config.json names a class of its type with an output head that this project lacks.
+
+    The tensors `lost` are those that the model has no part for.
+    """
     name = _class_of(config)
     stem, heads = _CLASS.match(name), [each for each in lost if not each.startswith(own.prefix)]
     if heads and stem and stem[1] == _stem(own) and not name.endswith(tuple(own.architectures)):
@@ -136,7 +139,11 @@ def _labels(config: Mapping[str, Any], path: str, rows: int | None) -> tuple[lis
 
 
 def model_config(config: dict[str, Any], path: str) -> ModelConfig:
-    """Returns the model that a `completed` config.json describes; a FormatError names the field that it can't have."""
+    """Returns the model that a `completed` config.json describes.
+
+    Raises:
+        FormatError: it is not a model that this project has; the message names the field.
+    """
     try:
         model = _model(config)
     except ValueError as error:
@@ -203,7 +210,10 @@ def _number(name: str, value: Any, kind: type) -> int | float:
 
 
 def require(model: ModelConfig, library: str, norm_positions: Sequence[str]) -> None:
-    """Raises a FormatError if a library's models, whose norms have one of some positions, lack a part of a model."""
+    """Raises a FormatError if a model has a part that the models of another library do not have.
+
+    Their norms are in one of `norm_positions`.
+    """
     if library != "transformers" and model.family is not bert.FAMILY:
         raise FormatError(
             f"--to: the model is a {model.model_family}, the format of {library} has only BERT; expected --to=hf:FOLDER"

@@ -43,7 +43,10 @@ class Library(NamedTuple):
 
 
 def _links(library: Library, model: ModelConfig, parts: Iterable[str]) -> list[Link]:
-    """Returns the links of the parts that are there, two for a variable that is saved twice; each head has an axis."""
+    """Returns the links of the parts that are there; a variable that is saved twice has two.
+
+    In variables of the attention each head has an axis of its own.
+    """
     heads = (model.num_attention_heads, model.head_size)
 
     def alone(theirs: str, variable: Variable) -> Link:

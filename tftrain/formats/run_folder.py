@@ -38,9 +38,11 @@ class OwnWeights(Weights):
     """The master weights of a checkpoint, or their moving average."""
 
     def __init__(self, path: Path, averaged: bool = False):
-        """Opens a checkpoint, see `find`; raises a CheckpointError if it is damaged or has no average.
+        """Opens a checkpoint, see `find`.
 
-        Raises a FormatError if it does not say what model it holds, or holds other tensors than that.
+        Raises:
+            CheckpointError: there is none, or it is damaged; or it has no average.
+            FormatError: it does not say what model it holds, or holds other tensors than that.
         """
         self.notes = tuple(filter(None, [folder.links(path)]))
         path = find(path)
@@ -101,7 +103,11 @@ def read_model(path: Path) -> tuple[ModelConfig, Tokenizer | None]:
 
 
 def find(path: Path) -> Path:
-    """Returns the folder of a checkpoint: the one given, or the best or newest of a run; raises a FormatError."""
+    """Returns the folder of a checkpoint, given that or the output folder of a run: its best one by score, or newest.
+
+    Raises:
+        FormatError: there is no checkpoint.
+    """
     if (path / manifest.NAME).is_file():
         return path
     if checkpoints := [scores.checkpoint(path)] if scores.checkpoint(path) else folder.find(path):
@@ -163,7 +169,10 @@ def tokenizer_folders(path: Path) -> list[Path]:
 def tokenizer_of(path: str) -> Tokenizer | None:
     """Returns the tokenizer of a folder with a tokenizer's files or prepared data; None if it has neither.
 
-    An address is one of prepared data, of which a copy may be in the cache. Raises a FormatError if a file is damaged.
+    An address is one of prepared data, of which a copy may be in the cache.
+
+    Raises:
+        FormatError: a file is damaged.
     """
     if not is_address(path) and not Path(path, manifest.NAME).is_file():
         return tokenizer_files.read(Path(path))
@@ -176,7 +185,8 @@ def tokenizer_of(path: str) -> Tokenizer | None:
 def take_tokenizer(weights: Weights, folder: str | None, shown: str) -> None:
     """Gives weights the tokenizer of the folder that `--tokenizer_dir` names, if it does.
 
-    Raises a FormatError if there is none, or it is damaged or of a larger model; `shown` is the flag of the weights.
+    Raises:
+        FormatError: there is none, or it is damaged or of a larger model; `shown` is the flag that names the weights.
     """
     if folder:
         weights.tokenizer = tokenizer_of(folder)

@@ -188,10 +188,18 @@ def require_heads(weights: Weights, heads: Iterable[str], name: str) -> None:
 def check_tensors(
     path: str, links: Iterable[Link], shapes: Mapping[str, tuple[int, ...]], ignored: Collection[str] = ()
 ) -> list[Link]:
-    """Returns the links of a model's tensors that are in a file with these shapes. Only whole heads may be missing.
+    """Compares the tensors of a file with those that a model has.
 
-    The `ignored` names may be there and hold nothing of the model. Raises a FormatError if a tensor is unknown,
-    missing, or has another shape.
+    Args:
+        links: of all tensors of the model.
+        shapes: the shape of each tensor in the file by name.
+        ignored: names of tensors that may be there and hold nothing of the model.
+
+    Returns:
+        The links of the tensors that are there. Only whole heads may be missing.
+
+    Raises:
+        FormatError: a tensor is unknown, missing, or has another shape.
     """
     links = list(links)
     there = [link for link in links if link.theirs in shapes]

@@ -23,7 +23,7 @@ class Candidate(NamedTuple):
 
 
 class Continuation(NamedTuple):
-    """What a decoder predicts after a text."""
+    """What a decoder predicts after a text: the next token, and the tokens that were appended; "" if none were."""
 
     candidates: list[Candidate]  # the next token
     text: str  # the tokens that were appended

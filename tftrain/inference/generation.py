@@ -16,8 +16,7 @@ def drawn(
 ) -> tf.Tensor:
     """Draws a class of each row of logits, fp32 [n, classes], with random numbers in [0, 1), fp32 [n]: int32 [n].
 
-    The temperature, above 0, divides the logits. The class is one of the `top_k` most probable ones, and of the fewest
-    that together have the probability `top_p` (Holtzman et al., arXiv 1904.09751).
+    `Sampling` describes the others; the temperature is above 0.
     """
     classes = logits.shape[1]
     values, order = tf.math.top_k(logits / temperature, min(top_k or classes, classes))
@@ -30,7 +29,7 @@ def drawn(
 
 
 class Generator:
-    """Appends tokens to texts with a decoder, as the settings say; fewer if an end token or a stop string comes."""
+    """Appends tokens to texts with a decoder: `most` of them, fewer if an end token or a stop string comes."""
 
     def __init__(self, model: TrainedModel, settings: PredictFlags):
         self._decoder, self._vocabulary = CachedDecoder(model.network), model.tokenizer.vocabulary
@@ -48,9 +47,13 @@ class Generator:
     def __call__(
         self, texts: Sequence[np.ndarray], show: Callable[[str], None] | None = None
     ) -> tuple[tf.Tensor, list[str]]:
-        """Continues texts, int32 [n] each; calls `show` with each new part of the first one as soon as it is known.
+        """Continues texts, int32 [n] each.
 
-        Returns the logits of the first token after each text, [texts, tokens], fp32; and the continuations.
+        Args:
+            show: called with each new part of the first text's continuation as soon as it is known.
+
+        Returns:
+            The logits of the first token after each text, [texts, tokens], fp32; and the continuations.
         """
         logits = first = self._read(texts)
         draws = [np.random.default_rng([self._settings.seed, self._texts + number]) for number in range(len(texts))]

@@ -1,4 +1,8 @@
-"""A model as a Keras model for a loop that is not tftrain's: `tftrain.load` makes one, `tftrain.save` writes it."""
+"""A model as a Keras model for a loop that is not tftrain's: `tftrain.load` makes one, `tftrain.save` writes it.
+
+Variables, heads and implementations are those of a run that begins with the same weights. docs/from_transformers.md has
+examples.
+"""
 
 import dataclasses
 import logging
@@ -76,7 +80,8 @@ class KerasModel(tf_keras.Model):
     def call(self, inputs: Any, training: bool = False) -> dict[str, tf.Tensor]:
         """Returns the outputs by name; with `training`, dropout is on. docs/from_transformers.md lists them.
 
-        Raises a ValueError if a feature is unknown or missing, or has another shape.
+        Raises:
+            ValueError: a feature is unknown or missing, or has another shape.
         """
         batch, dropout = features(inputs), None
         if training:

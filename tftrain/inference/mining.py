@@ -23,8 +23,14 @@ logger = logging.getLogger(__name__)
 def mined(run: TaskPredictions, settings: PredictFlags, columns: FineTuningConfig) -> Iterator[dict[str, str]]:
     """Yields anchor, positive and negatives of each pair of --input_file that has enough of them, in the file's order.
 
-    A text is no negative of an anchor if it is that anchor, or its positive in any pair of the file. `columns` has
-    --input_file as the training file, and the names of its columns. Raises a DataError if a file can't be read.
+    A text is no negative of an anchor if it is that anchor, or its positive in any pair of the file.
+
+    Args:
+        run: gives the vectors of texts.
+        columns: has --input_file as the training file, and the names of its columns.
+
+    Raises:
+        DataError: a file can't be read.
     """
     notes, few = FileNotes(), 0
     pairs = list(dict.fromkeys(each.texts[:2] for each in examples.read_examples(columns, "embedding", "train", notes)))

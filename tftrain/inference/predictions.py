@@ -33,8 +33,10 @@ def predictions(
 ) -> Iterator[str]:
     """Yields what is printed for each text, or for each line of a file, and logs warnings.
 
-    `show` is called with each part that a decoder appends to the only text, of which the result is then the rest. A
-    RunError or OSError names the file or the flag.
+    `show` is called with each part that a decoder appends to the only text, of which the result is then the rest.
+
+    Raises:
+        RunError, OSError: the message names the file or the flag.
     """
     settings = config.predict
     if damaged := [number for number, text in enumerate(texts, 1) if _NOT_UTF_8.search(text)]:
@@ -87,7 +89,11 @@ def _lines(model: TrainedModel, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _run_of_tokens(model: TrainedModel, config: PredictConfig, show: Callable[[str], None] | None) -> Run:
-    """Returns what predicts masked tokens, or the next one; a RunError names a flag that is not for the model."""
+    """Returns what predicts masked tokens, or the next one; for `show`, see `predictions`.
+
+    Raises:
+        RunError: the model lacks something, or a flag is not for it; the message names the flag.
+    """
     settings = config.predict
     trained_model.require(model, config.source, ("masked_lm",))
     prompt, stop = _chat(model, config) if settings.chat else (str, settings.stop)

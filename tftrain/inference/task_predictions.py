@@ -1,4 +1,8 @@
-"""What a fine-tuned model predicts for texts: the objects that its run writes to predictions.jsonl, without labels."""
+"""What a fine-tuned model predicts for texts: the objects that its run writes to predictions.jsonl, without labels.
+
+Each task has a reader, which turns texts into token sequences as training does. The task's scorer makes objects of the
+model's outputs.
+"""
 
 import abc
 import itertools
@@ -62,7 +66,7 @@ class TaskReader(abc.ABC):
 
 
 class TextReader(TaskReader):
-    """Reads texts for classification, multi_label and regression."""
+    """Reads texts for classification, multi_label and regression; whether texts are pairs follows from the run."""
 
     @property
     def pairs(self) -> bool | None:
@@ -166,8 +170,9 @@ READERS: dict[str, type[TaskReader]] = {
 class TaskPredictions:
     """Predicts what a model with a tokenizer was fine-tuned for, with the `reader` of its task.
 
-    For threshold and `n_best` see `answer_settings`; without a threshold, every question has an answer. The model reads
-    `batch_size` sequences at once.
+    Args:
+        null_score_threshold, n_best: how answers are chosen, see `answer_settings`; None: every question has an answer.
+        batch_size: how many sequences the model reads at once.
     """
 
     def __init__(

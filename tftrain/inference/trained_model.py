@@ -1,4 +1,8 @@
-"""From text to predictions with a trained model, on one process: what tftrain.predict and tftrain.export share."""
+"""From text to predictions with a trained model: what tftrain.predict and tftrain.export share.
+
+The model runs on one process with plain TensorFlow ops, on sequences of any length. Text becomes tokens by the code
+that prepares training data.
+"""
 
 import dataclasses
 from collections.abc import Collection, Sequence
@@ -40,8 +44,10 @@ def load(source: ModelSource, dtype: str = "float32", pooling: str | None = None
     """Loads a model with variables and activations of a dtype.
 
     With `pooling`, it gives the vectors of texts by that, as if it had been trained for --task=embedding; auto does not
-    change a model that was. Raises a FormatError or CheckpointError if it can't be read, or the tokenizer is that of
-    another model.
+    change a model that was.
+
+    Raises:
+        FormatError, CheckpointError: it can't be read, or its tokenizer is that of another model.
     """
     weights = registry.open_weights(registry.local(source.place, source.shown), weights=source.weights)
     take_tokenizer(weights, source.tokenizer_dir, source.shown)
@@ -91,7 +97,12 @@ def check_tokens(model: TrainedModel, source: ModelSource) -> None:
 
 
 def answer_settings(model: TrainedModel, null_score_threshold: float | None, n_best: int) -> FineTuningConfig:
-    """Returns how answers are chosen: as in the model's run, with `n_best` or more, and another threshold if given."""
+    """Returns how answers are chosen: the settings of the model's run, or the defaults.
+
+    Args:
+        null_score_threshold: in place of the run's; None: as the run.
+        n_best: answers to find for each question; the run's number if that is larger.
+    """
     settings = model.fine_tuning or FineTuningConfig()
     threshold = settings.null_score_threshold if null_score_threshold is None else null_score_threshold
     return dataclasses.replace(settings, null_score_threshold=threshold, n_best=max(n_best, settings.n_best))
@@ -111,7 +122,10 @@ class TextEncoder:
     """Turns texts into samples: with both ends for an encoder; for a decoder the text after its `begin_ids`."""
 
     def __init__(self, model: TrainedModel, with_special_tokens: bool = False):
-        """Builds the model's tokenizer; with special tokens, as in chats, a text spells the one that it begins with."""
+        """Builds the tokenizer of a model that has one; see `Tokenizer.build`.
+
+        With special tokens, as in chats, a text spells the token that it begins with.
+        """
         tokenizer = model.tokenizer
         self._vocabulary, self._longest = tokenizer.vocabulary, model.config.longest_sequence
         self._tokenize = tokenizer.build(with_special_tokens, with_mask=True)

@@ -35,7 +35,11 @@ class Inputs:
 
     @classmethod
     def open(cls, config: TrainConfig, initial: InitialWeights | None = None) -> "Inputs":
-        """Returns what the flags name, valid or not but for data and phases; `initial` may be open already."""
+        """Returns what the flags name; they may be invalid, but for those of data and phases.
+
+        Args:
+            initial: the weights that the run begins with, if they are open already.
+        """
         run, settings, model = config.run, config.fine_tuning, config.model
         if initial is None and run.init_checkpoint:
             initial = InitialWeights(run.init_checkpoint)
@@ -87,7 +91,11 @@ class Inputs:
         return []
 
     def with_sizes(self, config: TrainConfig) -> TrainConfig:
-        """Returns a configuration with the sizes and classes of the data; raises a DataError if that can't be read."""
+        """Returns a configuration, that of `open` or what it resolves to, with the sizes and classes of the data.
+
+        Raises:
+            DataError: the data can't be read.
+        """
         data, is_packed = iter(self.data), any(each.is_packed for each in self.data)  # one core for all phases
         return config.change_phases(lambda phase: changed(phase, _sizes(phase.model, next(data), is_packed)))
 
@@ -100,7 +108,11 @@ class Inputs:
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """The tokenizer of the data, or that beside the initial weights, if any; raises a DataError or FormatError."""
+        """The tokenizer of the data, else that beside the initial weights; None if there is neither.
+
+        Raises:
+            DataError, FormatError: it can't be read.
+        """
         return self.data[-1].tokenizer or (self.initial.tokenizer if self.initial else None)
 
     def open_weights(self, model: ModelConfig, may_lack_heads: bool) -> Weights | None:

@@ -80,12 +80,19 @@ def spool_documents(spool: Spool, path: str, first: int) -> dict[str, int]:
 
 
 def read_corpus(objective: PrepareObjective, work: str, inputs: list[str], workers: Workers) -> tuple[Spool, int, int]:
-    """Reads all documents into chunks in the empty folder `work`, and finds the duplicate paragraphs.
+    """Reads all documents into chunks, and finds the duplicate paragraphs.
 
-    Returns the spool, the number of documents, and that of the bad rows that were left out. A hash decides which
-    documents are held out. If it leaves a split of a small corpus empty, the documents are distributed again with
-    another hash and a larger share. Raises a DataError if there is no document, or a split that is wanted stays empty,
-    or a file can't be read.
+    Returns the spool, the number of documents, and that of the bad rows that were left out.
+
+    A hash decides which documents are held out. If it leaves a split of a small corpus empty, the documents are
+    distributed again with another hash and a larger share.
+
+    Args:
+        work: an empty folder for the chunks.
+        inputs: the files, unless the corpus is the built-in one.
+
+    Raises:
+        DataError: there is no document, or a split that is wanted stays empty, or a file can't be read.
     """
     config = objective.config
     os.makedirs(folder := os.path.join(work, "text"))

@@ -47,7 +47,10 @@ class Buckets(NamedTuple):
 
 
 def paragraph_rows(document: int, paragraphs: list[str], chunk: int) -> Iterator[tuple[int, bytes]]:
-    """Yields hash and row of the paragraphs of a document with at least MIN_BYTES bytes; chunks have one numbering."""
+    """Yields hash and row of the paragraphs of a document with at least MIN_BYTES bytes.
+
+    The document's chunk is a number among all chunks.
+    """
     for number, paragraph in enumerate(paragraphs):
         text = unicodedata.normalize("NFC", paragraph).casefold().encode()
         if len(text) >= MIN_BYTES:
@@ -64,7 +67,10 @@ def among(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 def find_duplicates(index: Buckets, bucket: int, chunk_folders: list[str], left_out: str | None = None) -> int:
-    """Writes a bucket's duplicates, but those of documents `left_out`, to their chunks; returns their number."""
+    """Writes the places of a bucket's duplicates to the folders of their chunks. Returns the number of duplicates.
+
+    `left_out` is the path of an array of the documents that are left out altogether, ascending.
+    """
     rows = index.read(bucket)
     if not len(rows):
         return 0

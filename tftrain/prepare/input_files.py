@@ -29,8 +29,11 @@ def list_files(
     A file that is named twice occurs once. Each value is a list of names with commas between them. A name is a file, a
     folder, a glob or an address. A folder means all regular files below it, through links too, that are data by
     `data_names`; the log has the number of the others. A name that exists is never split at its commas and never read
-    as a glob. Raises a MissingFileError if a name matches no file; a DataError if a file, a folder or a link can't be
-    read, unless that is to be skipped.
+    as a glob.
+
+    Raises:
+        MissingFileError: a name matches no file.
+        DataError: a file, a folder or a link can't be read, unless that is to be skipped.
     """
     paths: dict[str, str] = {}
     unreadable: dict[str, str] = {}

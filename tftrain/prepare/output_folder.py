@@ -40,7 +40,11 @@ def check(config: PrepareConfig) -> None:
 
 
 def publish(work: str, new_manifest: Manifest) -> None:
-    """Replaces an earlier preparation's files with those in `work`; a DataError if another file has such a name."""
+    """Replaces the files of an earlier preparation with the finished files in `work`, and writes their manifest.
+
+    Raises:
+        DataError: a file that is not of the earlier preparation has the name of a finished file.
+    """
     folder = new_manifest.folder
     with _signals_ignored():
         earlier = manifest.listed_files(folder) if os.path.exists(new_manifest.path(manifest.NAME)) else []

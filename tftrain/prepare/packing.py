@@ -1,11 +1,13 @@
 """Packs examples of different lengths into rows of one length, so that few positions are padding.
 
 The rows are made from the histogram of the lengths, as in Krell et al., "Efficient Sequence Packing without
-Cross-contamination" (arXiv 2107.02027, section 3): equal rows are one group with a count, so the time depends on the
-number of different lengths. The paper's rules put each example into a row that is begun, the longest ones first. If a
-row may have few, they use up the medium lengths in pairs. The rule here fills one row after the other: it begins with
-the longest example that is left, and decides how many the row shall have, as many as the rest needs on average. These
-share the free positions evenly, and the last one is the longest that fits.
+Cross-contamination" (arXiv 2107.02027, section 3): equal rows are one group with a count. So the time to decide depends
+on the number of different lengths, and hardly on the number of examples.
+
+The paper's rules put each example into a row that is begun, the longest examples first. If a row may have few examples,
+they use up the medium lengths in pairs, and the short ones are left. The rule here fills one row after the other. It
+begins a row with the longest example that is left, and decides how many examples the row shall have: as many as the
+rest needs on average. These share the free positions evenly, and the last one is the longest that fits.
 """
 
 import math
@@ -21,10 +23,17 @@ _Group = tuple[tuple[int, ...], int]  # the lengths of a row's examples, and the
 
 
 def pack(lengths: np.ndarray, row_length: int, most: int) -> np.ndarray:
-    """Divides examples, of 1 to `row_length` tokens each, integers [n], into rows of so many tokens.
+    """Divides examples into rows of `row_length` tokens and at most `most` examples.
 
-    Returns int32 [rows, most]: the examples of each row, then -1 in places without one. Every example occurs once; of
-    those with equal lengths, the first ones come in the first rows. The same arguments give the same rows.
+    Args:
+        lengths: integers [n], tokens of each example, from 1 to `row_length`; n is below 2^31.
+
+    Returns:
+        int32 [rows, most]: the examples of each row, then -1 in places without one. Every example occurs once; of
+        those with equal lengths, the first ones come in the first rows. The same arguments give the same rows.
+
+    Raises:
+        ValueError: an example is empty or longer than a row, or `most` is less than 1.
     """
     # The stable sort of 16 bits is a radix sort.
     lengths = lengths.astype(np.uint16 if row_length < 1 << 16 else np.int64, copy=False)
@@ -77,8 +86,10 @@ def _groups(counts: Sequence[int], row_length: int, most: int, slack: float) -> 
 def _row(left: Counter, remaining: Sequence[int], row_length: int, most: int, wanted: int) -> tuple[int, ...]:
     """Returns the lengths of the next row's examples: the longest one that is left, and what fits beside it.
 
-    The ascending lengths in `left` are `remaining`. `wanted` examples share the free positions evenly; if some are
-    left, more follow.
+    Args:
+        left: number of the examples of each length.
+        remaining: the lengths that `left` has, ascending.
+        wanted: how many examples share the free positions evenly; if some are left, more follow.
     """
     row, free = [remaining[-1]], row_length - remaining[-1]
     while len(row) < most:

@@ -38,7 +38,11 @@ VOCAB_FILE = "vocab.txt"
 
 
 def prepare(config: PrepareConfig) -> Manifest:
-    """Prepares a data set for a valid configuration, and returns the manifest that was written; raises a DataError."""
+    """Prepares a data set for a valid configuration, and returns the manifest that was written.
+
+    Raises:
+        DataError: the text, the vocabulary or the output folder cannot be used.
+    """
     output_folder.check(config)
     objective = objective_of(config)
     tokenizer = tokenizer_choice.read(config)

@@ -23,7 +23,11 @@ from tftrain.tokenizer.tokenizer_model import Tokenizer
 def adopt(
     config: PrepareConfig, work: str, tokenizer: Tokenizer, workers: Workers
 ) -> tuple[PrepareConfig, dict[str, list[Shard]], Accounting]:
-    """Copies the records into `work`; returns the configuration with their sizes, the shards, and their tokens."""
+    """Copies the records into `work`; returns the configuration with their sizes, the shards, and their tokens.
+
+    Raises:
+        DataError: a file can't be read, or a record is not like the first one.
+    """
     paths = {"train": match_files(config.input_records, "input_records"), "eval": []}
     if config.eval_records:
         paths["eval"] = match_files(config.eval_records, "eval_records")

@@ -48,11 +48,15 @@ def hash_windows(spool: Spool, chunk: Chunk, config: PrepareConfig, tokenizer: T
 def write_shard(
     spool: Spool, chunk: Chunk, config: PrepareConfig, tokenizer: Tokenizer, path: str, windows: str | None = None
 ) -> tuple[Accounting, np.ndarray]:
-    """Writes the examples of a chunk and their index to a path, in random order. Without examples, no file is written.
+    """Writes the examples of a chunk and their index, in random order. Without examples, no file is written.
 
-    `windows` is the path of an array of hashes of windows, ascending: for a training shard, all of the held-out split;
-    for a held-out shard, those that training has. None if nothing is cut. Returns the accounting, and those of
-    `windows` that a training chunk has.
+    Args:
+        path: of the shard.
+        windows: path of an array of hashes of windows, ascending: for a training shard, all of the held-out split;
+            for a held-out shard, those that training has. None if nothing is cut.
+
+    Returns:
+        The accounting, and those of `windows` that a training chunk has.
     """
     objective, vocabulary = objective_of(config), tokenizer.vocabulary
     text, accounting = _tokenize(spool.read(chunk), objective, tokenizer)

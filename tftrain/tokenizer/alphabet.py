@@ -1,8 +1,9 @@
 """The single characters of a WordPiece vocabulary.
 
 A word with a character that the vocabulary lacks is [UNK] as a whole. So the characters that make up COVERAGE of the
-text, and spell COVERAGE of its words, come first. A character has up to two tokens: "c" where it begins a word, and
-"##c" inside a word. Only those that occur are added. An ideograph or a punctuation mark has one.
+text, and spell COVERAGE of its words, come first. Words get the places that are left. A character has up to two tokens:
+"c" where it begins a word, and "##c" inside a word. Only those that occur are added. An ideograph or a punctuation mark
+is a word of its own, so it has one.
 """
 
 import bisect
@@ -31,10 +32,12 @@ class Alphabet(NamedTuple):
 
 
 def choose_alphabet(counts: Counter, vocab_size: int, share_of_rare: float = SHARE_OF_RARE) -> Alphabet:
-    """Chooses the most frequent characters of a text, given the count of each word and the size of the vocabulary.
+    """Chooses the most frequent characters of a text.
 
-    Words of more than LONGEST_WORD characters are left out: they are [UNK] anyway. The special tokens count. Characters
-    beyond COVERAGE are added up to `share_of_rare` of the vocabulary.
+    Args:
+        counts: count of each word. Words of more than LONGEST_WORD characters are left out: they are [UNK] anyway.
+        vocab_size: tokens of the vocabulary, including the special tokens. It limits the number of characters.
+        share_of_rare: characters beyond COVERAGE are added up to this share of the vocabulary.
     """
     begins, inside = Counter(), Counter()
     for word, count in counts.items():
@@ -79,7 +82,7 @@ def _reached(shares: list[int]) -> int:
 
 
 def lost_scripts(counts: Counter, vocabulary: Vocabulary) -> Iterator[str]:
-    """Yields a warning that names the scripts most of whose words have a character that a learned vocabulary lacks."""
+    """Returns a warning that names the scripts most of whose words have a character that a learned vocabulary lacks."""
     known = set().union(*vocabulary.tokens[len(SPECIAL_TOKENS) :])
     words, lost, example = Counter(), Counter(), {}
     for word, count in counts.items():
@@ -101,14 +104,14 @@ def lost_scripts(counts: Counter, vocabulary: Vocabulary) -> Iterator[str]:
 
 
 def joiner_warnings(counts: Counter) -> Iterator[str]:
-    """Yields a warning if words have characters without width, which sentencepiece replaces by a space."""
+    """Returns a warning if words have characters without width, which sentencepiece replaces by a space."""
     if found := sum(count for word, count in counts.items() if "\u200c" in word or "\u200b" in word):
         what = "which --tokenizer_type=sentencepiece replaces by a space; with --tokenizer_type=bpe they stay"
         yield f"{found:,} words have U+200C or U+200B, {what}"
 
 
 def vocabulary_warnings(counts: Counter, vocabulary: Vocabulary, vocab_size: int) -> Iterator[str]:
-    """Yields what a user should know about a learned WordPiece vocabulary: lost characters, or a smaller size."""
+    """Returns what a user should know about a learned WordPiece vocabulary: lost characters, and a smaller size."""
     alphabet = choose_alphabet(counts, vocab_size)
     if alphabet.vocab_size > vocab_size:
         yield (

@@ -75,7 +75,11 @@ def of_tokens(tokens: Sequence[str], settings: Mapping[str, Any] | None = None) 
 
 
 def of_template(roles: Roles, tokenizer: Tokenizer) -> Roles:
-    """Returns roles with beginning and separator as the library puts them around texts; a ValueError for others."""
+    """Returns roles with beginning and separator as the library puts them around two texts, if it does.
+
+    Raises:
+        ValueError: an encoder's texts have something else around them.
+    """
     pair = tokenizer.encode("a", "a")
     places = [place for place, text in enumerate(pair.sequence_ids) if text is not None]
     if roles.mask is None or not places or len(places) == len(pair.ids):
@@ -98,7 +102,11 @@ def named(roles: Roles, tokens: Sequence[str]) -> dict[str, str]:
 
 
 def beside(folder: str, tokens: Sequence[str]) -> Roles:
-    """Returns the roles that files in a folder assign to tokens; raises a DataError if they are damaged or wrong."""
+    """Returns the roles that files in a folder assign to tokens.
+
+    Raises:
+        DataError: a file is damaged, or an encoder's role is named for a text that is no token.
+    """
     recorded = read_object(folder, MANIFEST).get("roles")
     if recorded is not None:
         return of_record(recorded, len(tokens), os.path.join(folder, MANIFEST))

@@ -38,7 +38,10 @@ def learn_wordpiece(counts: Counter, vocab_size: int, progress: Callable[[], Non
     threshold: the minimum count of a token. This function searches for a threshold that gives `vocab_size` tokens or up
     to 5% more, or more if the next threshold would give too few, and drops the rarest of the excess tokens. If the text
     has too few different words, the vocabulary is smaller; `alphabet.vocabulary_warnings` says why. `progress` is
-    called after each tested threshold. Raises a DataError if the text has no words.
+    called after each tested threshold.
+
+    Raises:
+        DataError: the text has no words.
     """
     alphabet = choose_alphabet(counts, vocab_size)
     if not alphabet.characters:
@@ -58,11 +61,14 @@ def _learn_with(alphabet: Alphabet, counts: Counter, vocab_size: int, progress: 
 
 
 def _learner_words(counts: Counter, characters: set[str], limit: int) -> list[tuple[str, int]]:
-    """Returns the most frequent words that have only these characters, `limit` at most, and their counts.
+    """Returns the words for the learner and their counts, the frequent ones first.
 
     A word of more than _LONGEST_TOKEN characters is a clause of a script without spaces, as a rule. It is cut into
     parts. All parts but the first begin with the joint _INSIDE, so that what follows is counted as inside of a word.
-    The learner holds a piece for each character of a word, in some hundred bytes.
+
+    Args:
+        characters: words with other characters are left out.
+        limit: maximum number of words. The learner holds a piece for each of their characters, in some hundred bytes.
     """
     whole: Counter = Counter()
     for word, count in counts.items():
@@ -76,7 +82,12 @@ def _learner_words(counts: Counter, characters: set[str], limit: int) -> list[tu
 
 
 def _learn_pieces(words: list[tuple[str, int]], taken: int, vocab_size: int, progress: Callable[[], None]) -> list[str]:
-    """Returns about vocab_size - taken tokens of two characters or more, or a few more, the most frequent first."""
+    """Returns about vocab_size - taken tokens of two characters or more, or a few more, the most frequent ones first.
+
+    Args:
+        words: the learner's words and their counts, the most frequent one first.
+        taken: number of tokens that the vocabulary has already.
+    """
     # A threshold gives as many tokens as words reach it, and pieces of words that are no words.
     guess = _FIRST_GUESS * words[min(vocab_size, len(words)) - 1][1]
     threshold = int(guess) if guess < 4 else round(guess)  # One less gives far more tokens then, which are of use.
@@ -147,8 +158,11 @@ def _next_threshold(last: _Trial, enough: _Trial, too_few: _Trial, size: float) 
 def learn_sentencepiece(counts: Counter, vocab_size: int, lower_case: bool) -> tuple[Vocabulary, bytes]:
     """Trains a sentencepiece unigram model (Kudo 2018, arXiv 1804.10959) of words that are separated by spaces.
 
-    Returns the vocabulary and the serialized model, which contains no path. Raises a DataError if the text is too small
-    for so many pieces.
+    Returns:
+        The vocabulary and the serialized model, which contains no path.
+
+    Raises:
+        DataError: the text is too small for so many pieces.
     """
     words = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     model, names = io.BytesIO(), ("pad", "unk", "bos", "eos")
@@ -181,7 +195,11 @@ def learn_sentencepiece(counts: Counter, vocab_size: int, lower_case: bool) -> t
 
 
 def sentencepiece_vocabulary(model: bytes, path: str) -> Vocabulary:
-    """Returns the vocabulary of a serialized sentencepiece model from a path; raises a DataError."""
+    """Returns the vocabulary of a serialized sentencepiece model; `path` is its file, for the error message.
+
+    Raises:
+        DataError: the bytes are not a sentencepiece model, or `check_tokens` refuses its pieces.
+    """
     processor = sentencepiece.SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(model)

@@ -42,7 +42,10 @@ def signatures(built: Mapping[str, table.Signature], settings: ExportFlags, text
 def comparison(
     settings: ExportFlags, original: TrainedModel, exported: Mapping[str, Callable], folder: Path
 ) -> list[str]:
-    """Returns the lines of a table that compares what was exported into `folder` with the original model, in fp32."""
+    """Returns the lines of a table that compares the files in `folder` with the original model, in fp32.
+
+    `exported` are the functions on token ids, by the names of their signatures.
+    """
     source = table.ServedModel(original, None, settings.top_k)
     own = {name: of_arrays(each.traced) for name, each in table.signatures(source).items() if name in exported}
     inputs = [spec.name for spec in table.encode(source).inputs]
@@ -114,7 +117,10 @@ def random(tokens: int, longest: float) -> list[np.ndarray]:
 
 
 def batch_of(sequences: Sequence[np.ndarray], inputs: Sequence[str]) -> dict[str, np.ndarray]:
-    """Returns the named inputs of sequences, int32 [n, S]: each is cut shorter, so that padding is compared too."""
+    """Returns the named inputs for sequences of which each is shorter than the one before it, int32 [n, S].
+
+    The last row has a quarter of its tokens, so that padding is compared too.
+    """
     shares = np.linspace(1, 0.25, len(sequences))
     cut = [each[: max(1, int(share * len(each)))] for each, share in zip(sequences, shares, strict=True)]
     ids, lengths = padded(cut)
@@ -124,9 +130,9 @@ def batch_of(sequences: Sequence[np.ndarray], inputs: Sequence[str]) -> dict[str
 
 
 def _differences(pairs: list[tuple[Function, Function]], batch: Mapping[str, np.ndarray], what: str) -> list[str]:
-    """Returns the largest difference of each output, without padding, and the share of equal best classes, a line each.
+    """Returns a line for each output of original functions with the largest difference of the exported ones.
 
-    The last line begins with `what`.
+    Places that are padding are not compared. The last line is the share of equal best classes, called `what`.
     """
     real = np.array(batch["input_mask"], bool) if "input_mask" in batch else np.ones(batch["input_ids"].shape, bool)
     lines, same_best = [], []

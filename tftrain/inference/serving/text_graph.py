@@ -2,8 +2,11 @@
 
 WordPiece with BERT's normalization needs only ops of TensorFlow, and so do tokenizers of the library's format as far as
 `pipeline_graph` has them. sentencepiece, and WordPiece of data that was prepared with --normalization=nfkc, need those
-of tensorflow-text. BERT's normalization of a code point follows from one of five kinds, and ranges of one kind are a
-table of some thousand rows. Marks in another order than the canonical one of NFD keep it.
+of tensorflow-text. The library `tokenizers` is the specification of the ops of TensorFlow.
+
+Every rule of BERT's normalization but the canonical ordering of NFD looks at one code point. So a code point has one of
+five kinds, and ranges of code points with one kind are a table of some thousand rows. Marks in another order than the
+canonical one keep it.
 """
 
 import functools
@@ -125,7 +128,10 @@ class TextGraph(tf.Module):
         return tf.concat([begin, end, tokens], axis=1)
 
     def _dense(self, ids: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns token ids, padded to at least one place, and the mask of those that are real, int32 [n, S] both."""
+        """Returns token ids with padding after each row, and the mask of those that are real, int32 [n, S] both.
+
+        Without a row there is one place, as models need.
+        """
         padding_id = self._vocabulary.padding_id
         dense = ids.to_tensor(padding_id)
         dense = tf.pad(dense, [[0, 0], [0, tf.maximum(1 - tf.shape(dense)[1], 0)]], constant_values=padding_id)
