@@ -3,7 +3,7 @@
 A source builds the TensorFlow graph of a batch of consecutive global samples. The caller maps samples to examples.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -42,12 +42,8 @@ class ExampleSource:
     def batch(self, first_sample: tf.Tensor, count: int, order: Order) -> Batch:
         """Returns `count` consecutive samples: the features in `widths`, int32 [n, width] or [n], float32 if weights.
 
-        Args:
-            first_sample: int64 scalar, the global number of the first sample.
-            order: maps int64 [n] sample numbers to int64 [n] example numbers.
-
-        Raises:
-            tf.errors.OpError: when the graph runs on invalid data. `errors.data_error` extracts its DataError.
+        `first_sample`, int64 scalar, is the global number of the first sample; `order` maps int64 [n] sample numbers to
+        int64 [n] example numbers. Invalid data is a tf.errors.OpError when the graph runs, see `errors.data_error`.
         """
         raise NotImplementedError
 
@@ -92,15 +88,15 @@ class RecordSource(ExampleSource):
     def _features(self, serialized: tf.Tensor, where: tf.Tensor, first_sample: tf.Tensor) -> Batch:
         raise NotImplementedError
 
-    def _check(self, good: tf.Tensor, where: tf.Tensor, expected: str) -> tf.Operation:
-        """Asserts that all records are `good`, bool [n, ...]. The message names the place of the first that is not."""
-        good = tf.reduce_all(tf.reshape(good, [tf.shape(where)[0], -1]), 1)
-        first = tf.gather(where, tf.argmin(tf.cast(good, tf.int32)))
-        return tf.debugging.Assert(tf.reduce_all(good), [tf.strings.join(["DataError: ", first, ": ", expected, "\n"])])
+    def _checks(self, where: tf.Tensor, rules: Mapping[str, tf.Tensor]) -> Iterator[tf.Operation]:
+        """Yields assertions of rules, bool [n, ...] by the message, which names the place of the first bad record."""
+        for fault, good in rules.items():
+            good = tf.reduce_all(tf.reshape(good, [tf.shape(where)[0], -1]), 1)
+            first = tf.gather(where, tf.argmin(tf.cast(good, tf.int32)))
+            message = tf.strings.join(["DataError: ", first, ": ", fault, "\n"])
+            yield tf.debugging.Assert(tf.reduce_all(good), [message])
 
-    def _ids_fit(self, where: tf.Tensor, *ids: tf.Tensor) -> tf.Operation:
-        """Checks token ids, int64 [n, ...], before the cast to int32, which would turn 2^32 + 5 into 5."""
-        fit = tf.concat([(part >= 0) & (part < self._id_limit) for part in ids], 1)
-        return self._check(
-            fit, where, f"a token id is negative or too large; expected ids below --vocab_size={self._id_limit}"
-        )
+    def _ids_fit(self, *ids: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns the rule of token ids, int64 [n, ...], before the cast to int32, which would turn 2^32 + 5 into 5."""
+        fault = f"a token id is negative or too large; expected ids below --vocab_size={self._id_limit}"
+        return {fault: tf.concat([(part >= 0) & (part < self._id_limit) for part in ids], 1)}

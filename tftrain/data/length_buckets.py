@@ -3,11 +3,10 @@
 Batches of the seeded order (`order`) nearly all have a long example. So the samples of a window, `WINDOW` global
 batches of that order, change places: they are sorted by the length that holds them, and the batches that result take
 their places in a seeded random order. A window ends where the epoch ends, so every example still occurs once in an
-epoch. The arrangement of a window depends on the seed, the data, the lengths and the size of a global batch. So every
-rank arranges alike, and a run resumes from one integer.
+epoch. Seed, data, lengths and the size of a global batch give the arrangement: a run resumes from one integer.
 """
 
-from collections import OrderedDict
+import functools
 from collections.abc import Sequence
 from threading import Lock
 from typing import NamedTuple
@@ -42,8 +41,7 @@ class LengthBuckets:
     ):
         self._source, self._seed, self._batch_size, self._left_out = source, seed, batch_size, left_out
         self._lengths = np.asarray(lengths, np.int64)
-        self._windows: OrderedDict[int, _Window] = OrderedDict()
-        self._lock = Lock()
+        self._arranged, self._lock = functools.lru_cache(_KEPT)(self._arrange), Lock()
 
     def examples(self, samples: np.ndarray) -> np.ndarray:
         """Maps consecutive samples, int64 [n], to examples, as `ExampleSource.batch` wants it."""
@@ -56,9 +54,7 @@ class LengthBuckets:
     def cut(self, batch: Batch, first_sample: tf.Tensor) -> Batch:
         """Returns a rank's part of a global batch with the widths of `ExampleSource.widths_at`, with less padding.
 
-        Args:
-            batch: features of the source's width.
-            first_sample: int64 scalar, the first one of the global batch.
+        The batch has the source's widths; `first_sample`, int64 scalar, is the first one of the global batch.
         """
         number = tf.ensure_shape(tf.numpy_function(self.bucket, [first_sample], tf.int64), [])
         widths = [self._source.widths_at(int(length)) for length in self._lengths]
@@ -85,13 +81,9 @@ class LengthBuckets:
         begin = max(sample // size * size, sample // epoch * epoch)
         end = min((sample // size + 1) * size, (sample // epoch + 1) * epoch)
         with self._lock:
-            if begin not in self._windows:
-                self._windows[begin] = self._arranged(begin, end)
-                while len(self._windows) > _KEPT:
-                    self._windows.popitem(last=False)
-            return self._windows[begin]
+            return self._arranged(begin, end)
 
-    def _arranged(self, begin: int, end: int) -> _Window:
+    def _arrange(self, begin: int, end: int) -> _Window:
         examples = self._source.example_numbers(np.arange(begin, end), self._seed)
         buckets = np.searchsorted(self._lengths[:-1], self._source.lengths(examples))
         by_length = np.argsort(buckets, kind="stable")

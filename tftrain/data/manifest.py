@@ -139,10 +139,8 @@ def write_manifest(manifest: Manifest) -> None:
 def read_manifest(folder: str, known_vocabulary: str | None = None) -> Manifest:
     """Reads and checks the manifest of a folder, the value of `--data_dir`.
 
-    The vocabulary in the folder is not read if it has the SHA-256 of one that is known.
-
-    Raises:
-        DataError: the manifest is missing or invalid, or does not match the files in the folder.
+    The vocabulary in the folder is not read if it has the SHA-256 of one that is known. A manifest that is missing or
+    invalid, or does not match the files in the folder, is a DataError.
     """
     path, manifest = os.path.join(folder, NAME), load_manifest(folder)
     for name in filter(None, [manifest.vocab_file, manifest.tokenizer_file]):
@@ -167,7 +165,25 @@ def read_manifest(folder: str, known_vocabulary: str | None = None) -> Manifest:
 def load_manifest(folder: str) -> Manifest:
     """Reads the manifest of a folder without a look at the other files; raises DataError."""
     path = os.path.join(folder, NAME)
-    return _from_json(path, folder, _load(path, folder))
+    content = _load(path, folder)
+    if not isinstance(content, dict) or "format" not in content:
+        raise DataError(f"{path}: not a manifest of tftrain.prepare; prepare the data again")
+    file_format = content.pop("format")
+    if isinstance(file_format, bool) or file_format not in _READABLE_FORMATS:
+        difference = f"its format is {strict_json.shown(file_format)}, this version reads {FORMAT}"
+        raise DataError(f"{path}: {difference}; prepare the data again")
+    if file_format == 1 and "tokens" in content:
+        content |= {"tokens_read": content.pop("tokens")}
+        content |= {"tokens_in_examples": None, "tokens_dropped": None, "unk_share": None}
+    try:
+        fields = strict_json.convert(content, _Fields)
+    except ValueError as error:
+        raise DataError(f"{path}: {error}; prepare the data again") from error
+    values = msgspec.structs.asdict(fields) | {"splits": msgspec.structs.asdict(fields.splits)}
+    manifest = Manifest(folder=folder, **values)
+    if fault := _contradiction(manifest):
+        raise DataError(f"{path}: {fault}; prepare the data again")
+    return manifest
 
 
 def _check_vocabulary(manifest: Manifest, remedy: str) -> None:
@@ -185,11 +201,7 @@ def _check_vocabulary(manifest: Manifest, remedy: str) -> None:
 
 
 def listed_files(folder: str) -> list[str]:
-    """Returns the names of the files that the manifest of a folder lists, whether they still exist or not.
-
-    Raises:
-        DataError: manifest.json is missing, or tftrain.prepare did not write it.
-    """
+    """Returns the files that the manifest of a folder lists, whether they exist or not; a DataError if it is none."""
     path = os.path.join(folder, NAME)
     content = _load(path, folder)
     try:
@@ -221,27 +233,6 @@ def _inside(path: str, folder: str, name: str) -> str:
         return str(names.inside(folder, name))
     except ValueError as error:
         raise DataError(f"{path}: {error}") from error
-
-
-def _from_json(path: str, folder: str, content: Any) -> Manifest:
-    if not isinstance(content, dict) or "format" not in content:
-        raise DataError(f"{path}: not a manifest of tftrain.prepare; prepare the data again")
-    file_format = content.pop("format")
-    if isinstance(file_format, bool) or file_format not in _READABLE_FORMATS:
-        difference = f"its format is {strict_json.shown(file_format)}, this version reads {FORMAT}"
-        raise DataError(f"{path}: {difference}; prepare the data again")
-    if file_format == 1 and "tokens" in content:
-        content |= {"tokens_read": content.pop("tokens")}
-        content |= {"tokens_in_examples": None, "tokens_dropped": None, "unk_share": None}
-    try:
-        fields = strict_json.convert(content, _Fields)
-    except ValueError as error:
-        raise DataError(f"{path}: {error}; prepare the data again") from error
-    values = msgspec.structs.asdict(fields) | {"splits": msgspec.structs.asdict(fields.splits)}
-    manifest = Manifest(folder=folder, **values)
-    if fault := _contradiction(manifest):
-        raise DataError(f"{path}: {fault}; prepare the data again")
-    return manifest
 
 
 def _contradiction(manifest: Manifest) -> str | None:

@@ -49,15 +49,14 @@ class PairRecords(RecordSource):
     def _length(self, features: Mapping[str, Sequence]) -> int:
         return len(features.get("input_ids", ()))
 
-    def _lengths_fit(self, where: tf.Tensor, lengths: tf.Tensor) -> tf.Operation:
-        """Checks the tokens of each record, int64 [n]."""
+    def _lengths_fit(self, lengths: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns the rule of the tokens of each record, int64 [n]."""
         fault = f"the record has no tokens or more than --max_seq_length={self.max_seq_length}"
-        return self._check((lengths > 0) & (lengths <= self.max_seq_length), where, fault)
+        return {fault: (lengths > 0) & (lengths <= self.max_seq_length)}
 
-    def _labels_fit(self, where: tf.Tensor, labels: tf.Tensor) -> tf.Operation:
-        """Checks next_sentence_labels, int64 [n] or, of packed examples, [n, examples]."""
-        fault = "next_sentence_labels is neither 0 nor 1; expected one of them"
-        return self._check((labels == 0) | (labels == 1), where, fault)
+    def _labels_fit(self, labels: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns the rule of next_sentence_labels, int64 [n] or, of packed examples, [n, examples]."""
+        return {"next_sentence_labels is neither 0 nor 1; expected one of them": (labels == 0) | (labels == 1)}
 
 
 class DynamicSource(PairRecords):
@@ -80,17 +79,12 @@ class DynamicSource(PairRecords):
         parsed = tf.io.parse_example(serialized, features, example_names=where)
         tokens, start = parsed["input_ids"], parsed["second_segment_start"]
         lengths = tokens.row_lengths()
-        with tf.control_dependencies([self._lengths_fit(where, lengths)]):
+        with tf.control_dependencies(list(self._checks(where, self._lengths_fit(lengths)))):
             # Padded after the check, because every row becomes as long as the longest record.
             dense = tokens.with_flat_values(tf.identity(tokens.flat_values)).to_tensor()
-        checks = [
-            self._ids_fit(where, dense),
-            self._labels_fit(where, parsed["next_sentence_labels"]),
-            self._check(
-                (start >= 0) & (start <= lengths), where, "second_segment_start is not a place in the record's tokens"
-            ),
-        ]
-        with tf.control_dependencies(checks):
+        rules = self._ids_fit(dense) | self._labels_fit(parsed["next_sentence_labels"])
+        rules["second_segment_start is not a place in the record's tokens"] = (start >= 0) & (start <= lengths)
+        with tf.control_dependencies(list(self._checks(where, rules))):
             tokens = tokens.with_flat_values(tf.cast(tokens.flat_values, tf.int32))
         position = tf.range(self.max_seq_length, dtype=tf.int64)[None, :]
         within = position < lengths[:, None]
@@ -102,7 +96,7 @@ class DynamicSource(PairRecords):
         }
 
 
-class PackedSource(PairRecords):
+class PackedSource(DynamicSource):
     """Prepared, unmasked pairs, at most E in a row, `examples` in all. They are masked when a batch is read.
 
     The batch of n rows has features that keep the examples apart, and next_sentence_labels of each, int32 [n, E]:
@@ -118,11 +112,11 @@ class PackedSource(PairRecords):
     weights = ("masked_lm_weights", "sequence_weights")
 
     def __init__(self, records: RecordSet, masking: Masking, id_limit: int, most: int, examples: int):
-        super().__init__(records, Sizes(id_limit, masking.max_seq_length, masking.max_predictions_per_seq))
+        super().__init__(records, masking, id_limit)
         of_tokens = dict.fromkeys(("sequence_ids", "position_ids"), masking.max_seq_length)
         of_examples = dict.fromkeys(("sequence_starts", "sequence_weights", "next_sentence_labels"), most)
         self.widths = {**self.widths, **of_tokens, **of_examples}
-        self._masking, self._most, self.real_examples = masking, most, examples
+        self._most, self.real_examples = most, examples
 
     def _features(self, serialized: tf.Tensor, where: tf.Tensor, first_sample: tf.Tensor) -> Batch:
         feature = tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64)
@@ -131,25 +125,16 @@ class PackedSource(PairRecords):
         sizes = tokens.row_lengths()
         alike = (counts[0] == counts[1]) & (counts[0] == counts[2]) & (counts[0] > 0) & (counts[0] <= self._most)
         fault = f"the record does not have the same number of each, from 1 to {self._most}: {', '.join(_LISTS)}"
-        checks = [self._check(alike, where, fault), self._lengths_fit(where, sizes)]
-        with tf.control_dependencies(checks):
+        with tf.control_dependencies(list(self._checks(where, {fault: alike} | self._lengths_fit(sizes)))):
             # Padded after the checks, because every row becomes as long as the longest record.
             dense = tokens.with_flat_values(tf.identity(tokens.flat_values)).to_tensor()
             lengths, seconds, labels = (parsed[name].to_tensor(shape=[None, self._most]) for name in _LISTS)
-            checks = [
-                self._ids_fit(where, dense),
-                self._labels_fit(where, labels),
-                self._check(
-                    tf.reduce_all(parsed["sequence_lengths"] > 0, 1) & (tf.reduce_sum(lengths, 1) == sizes),
-                    where,
-                    "sequence_lengths are not those of the record's examples",
-                ),
-                self._check(
-                    (seconds >= 0) & (seconds <= lengths),
-                    where,
-                    "second_segment_start is not a place in the tokens of its example",
-                ),
-            ]
+            are_sizes = tf.reduce_all(parsed["sequence_lengths"] > 0, 1) & (tf.reduce_sum(lengths, 1) == sizes)
+            are_places = (seconds >= 0) & (seconds <= lengths)
+            rules = self._ids_fit(dense) | self._labels_fit(labels)
+            rules["sequence_lengths are not those of the record's examples"] = are_sizes
+            rules["second_segment_start is not a place in the tokens of its example"] = are_places
+            checks = list(self._checks(where, rules))
         with tf.control_dependencies(checks):
             flat = tf.cast(tokens.flat_values, tf.int32)
         features = self._masking.packed(flat, lengths, first_sample) | self._places(lengths, seconds)
@@ -194,28 +179,18 @@ class StaticSource(PairRecords):
         parsed = tf.io.parse_example(serialized, features, example_names=where)
         positions, weights = parsed["masked_lm_positions"], parsed["masked_lm_weights"]
         token_types, mask = parsed["segment_ids"], parsed["input_mask"]
-        checks = [
-            self._check(
-                (positions >= 0) & (positions < length),
-                where,
-                f"a masked position is outside the sequence; expected positions below {length}",
-            ),
-            self._ids_fit(where, parsed["input_ids"], parsed["masked_lm_ids"]),
-            self._labels_fit(where, parsed["next_sentence_labels"][:, 0]),
-            self._check(
-                (token_types >= 0) & (token_types < TOKEN_TYPES),
-                where,
-                f"a token type is negative or too large; expected token types below {TOKEN_TYPES}",
-            ),
-            self._check((mask == 0) | (mask == 1), where, "input_mask is neither 0 nor 1 somewhere"),
-            # The comparison is false for NaN too.
-            self._check(
-                (weights >= 0) & (weights <= 1),
-                where,
-                "one of masked_lm_weights is not a number from 0 to 1; expected 1 for a masked token and 0 for none",
-            ),
-        ]
-        with tf.control_dependencies(checks):
+        types = f"a token type is negative or too large; expected token types below {TOKEN_TYPES}"
+        share = "one of masked_lm_weights is not a number from 0 to 1; expected 1 for a masked token and 0 for none"
+        places = f"a masked position is outside the sequence; expected positions below {length}"
+        rules = {
+            places: (positions >= 0) & (positions < length),
+            **self._ids_fit(parsed["input_ids"], parsed["masked_lm_ids"]),
+            **self._labels_fit(parsed["next_sentence_labels"][:, 0]),
+            types: (token_types >= 0) & (token_types < TOKEN_TYPES),
+            "input_mask is neither 0 nor 1 somewhere": (mask == 0) | (mask == 1),
+            share: (weights >= 0) & (weights <= 1),  # false for NaN too
+        }
+        with tf.control_dependencies(list(self._checks(where, rules))):
             batch = {name: tf.cast(value, tf.int32) for name, value in parsed.items()}
             batch["masked_lm_weights"] = tf.identity(weights)
         return batch | {"next_sentence_labels": batch["next_sentence_labels"][:, 0]}

@@ -1,9 +1,8 @@
 """Masked-LM masking as a function of the seed and the sample number.
 
 Every sample has a block of a counter-based random stream (Philox 4x32-10: Salmon et al., "Parallel Random Numbers: As
-Easy as 1, 2, 3", 2011). The key of the stream is derived from the seed. So the mask of a sample does not depend on its
-batch, its position in the batch or its rank, and is the same after a restart. In the next epoch an example has another
-sample number, so it gets another mask.
+Easy as 1, 2, 3", 2011), whose key is derived from the seed. So its mask does not depend on its batch, its position in
+the batch or its rank, and is the same after a restart. In the next epoch the example is another sample.
 
 15% of the tokens (`masked_lm_prob`) are selected, at most `max_predictions_per_seq`. Of these, 80% become [MASK], 10%
 become a random token and 10% do not change (BERT, arXiv 1810.04805, section 3.1). tensorflow-text's
@@ -43,12 +42,8 @@ class Masking:
     def __call__(self, tokens: tf.RaggedTensor, first_sample: tf.Tensor) -> dict[str, tf.Tensor]:
         """Masks a block of consecutive samples, of which `first_sample`, int64, is the global number of the first one.
 
-        Args:
-            tokens: int32 [n, (length)], including special tokens; each length is at most S.
-
-        Returns:
-            input_ids int32 [n, S]; masked_lm_positions and masked_lm_ids int32 [n, P]; masked_lm_weights float32
-            [n, P].
+        The tokens, int32 [n, (length)], include special tokens; each length is at most S. Returns input_ids int32
+        [n, S]; masked_lm_positions and masked_lm_ids int32 [n, P]; masked_lm_weights float32 [n, P].
         """
         return self._dense(*self._mask(tokens, first_sample, self.max_predictions_per_seq))
 
@@ -138,11 +133,8 @@ class _Selector(tf_text.RandomItemSelector):
     """Selects a share of the words or tokens of each sample: those with the smallest random scores."""
 
     def __init__(self, masking: Masking, scores: tf.Tensor, limit: int | tf.Tensor):
-        super().__init__(
-            masking.max_predictions_per_seq,
-            masking.masked_lm_prob,
-            unselectable_ids=list(masking.vocabulary.roles.special),
-        )
+        special = list(masking.vocabulary.roles.special)
+        super().__init__(masking.max_predictions_per_seq, masking.masked_lm_prob, unselectable_ids=special)
         self._masking, self._scores, self._limit = masking, scores, limit
 
     def get_selection_mask(self, input_ids: tf.RaggedTensor, axis: int) -> tf.RaggedTensor:
@@ -179,12 +171,7 @@ def _greedy_selection(sizes: tf.Tensor, budget: tf.Tensor) -> tf.Tensor:
     the first word that exceeds the rest of the budget. The rest never grows, so later rounds skip all words of that
     size or larger. So there are at most as many rounds as different sizes. The samples are independent of each other.
 
-    Args:
-        sizes: int32 [n, S], tokens of each word in visiting order; larger than the budget for words to skip.
-        budget: int32 [n, 1], maximum number of tokens to select.
-
-    Returns:
-        bool [n, S]: true for selected words.
+    `sizes`, int32 [n, S], are the tokens of each word in visiting order, above `budget`, int32 [n, 1], if skipped.
     """
 
     def fits(selected: tf.Tensor, remaining: tf.Tensor) -> tf.Tensor:

@@ -6,8 +6,7 @@ everything that reads prepared data reads a mirror. The file `.blocks` beside a 
 beyond the size of the cache has no `.blocks`: each of its records is a request. No file says from where: a folder is a
 mirror only for a process that has asked for its address.
 
-A run reads examples in random order, and each once an epoch, so no block is a better one to keep than another: blocks
-stay, and none makes way for another.
+A run reads each example once an epoch in random order, so no block is a better one to keep: none makes way.
 """
 
 import fcntl
@@ -26,22 +25,19 @@ from tftrain.files import addresses
 from tftrain.files.addresses import Cache, is_address, join
 from tftrain.files.complete_folder import complete_folder, locked
 from tftrain.files.errors import DataError
+from tftrain.files.limits import FREE_SHARE
 
 logger = logging.getLogger(__name__)
 
 BLOCK_BYTES = 256 << 10
 _BLOCKS = ".blocks"
-_FREE_SHARE = 0.8  # the most of the free disk space that new blocks may take
 
 
 @functools.cache
 def local_folder(folder: str, cache: Cache) -> str:
-    """Returns the mirror of prepared data at an address; a local folder is returned as it is.
+    """Returns the mirror of prepared data at an address; a local folder is returned as it is; raises a DataError.
 
     For a process, the data at an address is what it was when it first asked.
-
-    Raises:
-        DataError: the data is not there, is incomplete, or can't be read; or there can be no mirror.
     """
     if not is_address(folder):
         return folder
@@ -94,7 +90,7 @@ def _create(folder: Path, address: str, content: bytes) -> None:
 def _add_blocks(path: Path, limit: int) -> None:
     """Gives lists of blocks, all of them missing, to shards that have none, as far as the size of the cache allows."""
     left = limit - sum(each.with_suffix("").stat().st_size for each in path.parent.glob(f"*/*{_BLOCKS}"))
-    left = min(left, int(_FREE_SHARE * shutil.disk_usage(path).free))
+    left = min(left, int(FREE_SHARE * shutil.disk_usage(path).free))
     shards = [shard for shard in _shards(load_manifest(str(path))) if not (path / f"{shard.file}{_BLOCKS}").exists()]
     for number, shard in enumerate(shards):
         left -= shard.bytes
@@ -119,11 +115,7 @@ class Blocks:
             self._present = np.memmap(path + _BLOCKS, np.uint8, "r+")
 
     def fetch(self, offset: int, size: int) -> bytes | None:
-        """Fetches the blocks of a range that are missing; returns the range itself if the shard has no blocks.
-
-        Raises:
-            OSError: the range can't be read, or not be written; the error has the reason.
-        """
+        """Fetches a range's missing blocks, or returns it if the shard has none; raises an OSError with the reason."""
         if self._present is None:
             return addresses.read(self.address, offset, offset + size)
         for block in self._numbers(offset, size):

@@ -1,8 +1,7 @@
 """The order of the examples, as a pure function of the sample number.
 
-Sample n of a run is example perm(n mod N) of epoch n // N. The seed and the epoch select perm, a permutation of the N
-examples. A Feistel network computes the permutation, so no table is stored: any rank can compute any sample
-independently, and a run resumes from one integer.
+Sample n of a run is example perm(n mod N) of epoch n // N. The seed and the epoch select the permutation, which a
+Feistel network computes, not a table: any rank computes any sample, and a run resumes from one integer.
 
 The network permutes pairs (left, right) of Z_a x Z_b, where a x b is at least N and close to it (the generalised
 Feistel construction of Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). A result of N or more is
@@ -37,16 +36,8 @@ def example_ids(samples: np.ndarray, num_examples: int, seed: int) -> np.ndarray
     """Maps global sample numbers from 0, int64 [n], to the numbers of N examples, int64 [n] in [0, N).
 
     Each example occurs once in any N samples that begin at a multiple of N.
-
-    Raises:
-        ValueError: num_examples is less than 1, or a sample number is negative.
     """
-    samples = np.asarray(samples, np.int64)
-    if num_examples < 1:
-        raise ValueError(f"num_examples={num_examples}: expected at least 1")
-    if samples.size and samples.min() < 0:
-        raise ValueError(f"sample {samples.min()}: expected 0 or more")
-    epochs, positions = np.divmod(samples, np.int64(num_examples))
+    epochs, positions = np.divmod(np.asarray(samples, np.int64), np.int64(num_examples))
     keys = derive_key(np.full_like(epochs, seed), epochs)
     left_size = math.isqrt(num_examples - 1) + 1
     right_size = -(-num_examples // left_size)

@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Collection
+from collections.abc import Iterable
 
 import msgspec
 
@@ -20,35 +20,20 @@ from tftrain.files import addresses
 from tftrain.files.errors import DataError
 from tftrain.tokenizer.tokenizer_model import Tokenizer
 
-# What must not differ between the sources of a mixture, and the flags of tftrain.prepare that decide it.
-_ALIKE = {
-    "objective": "objective",
-    "vocab_sha256": "vocab_file",
-    "normalization": "normalization",
-    "lower_case": "lower_case",
-    "strip_accents": "strip_accents",
-    "max_seq_length": "max_seq_length",
-    "masking": "masking",
-    "max_predictions_per_seq": "max_predictions_per_seq",
-    "max_sequences_per_pack": "max_sequences_per_pack",
-    "next_sentence": "next_sentence",
-}
-# What must not differ between the phases of a run.
+# What must not differ between the phases of a run, and between the sources of a mixture.
 ONE_VOCABULARY = ("objective", "vocab_sha256", "normalization", "lower_case", "strip_accents")
+_SIZES = ("max_seq_length", "masking", "max_predictions_per_seq", "max_sequences_per_pack", "next_sentence")
+_ALIKE = (*ONE_VOCABULARY, *_SIZES)
 
 
 class Prepared(OpenedData):
-    """A folder that tftrain.prepare wrote, or a mixture of several.
-
-    It is identified by its vocabulary and its manifest, which lists the shards and their sizes.
-    """
+    """A folder that tftrain.prepare wrote, or a mixture of several, identified by vocabulary and manifests."""
 
     @functools.cached_property
     def manifest(self) -> Manifest:
         """The manifest; that of a mixture has the shards of all sources, and their manifests.
 
-        Raises:
-            DataError: a manifest can't be used, a source has no training data, or sources do not fit together.
+        Raises a DataError if one can't be used, a source has no training data, or sources do not fit together.
         """
         data = self.settings
         if not data.mix:
@@ -153,10 +138,11 @@ def open_data(data: DataConfig, model: ModelConfig) -> OpenedData:
     return kind(data, model)
 
 
-def difference(first: Manifest, other: Manifest, names: Collection[str] = tuple(_ALIKE)) -> str | None:
+def difference(first: Manifest, other: Manifest, names: Iterable[str] = _ALIKE) -> str | None:
     """Returns which of `names` another manifest has not as the first, by default what can't be mixed; or None."""
-    for name, flag in _ALIKE.items():
+    for name in names:
         one, two = getattr(first, name), getattr(other, name)
-        if name in names and one != two:
+        if one != two:
+            flag = "vocab_file" if name == "vocab_sha256" else name
             return f"{name} {two}, {first.folder} has {one}; prepare both with the same --{flag}"
     return None

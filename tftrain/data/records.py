@@ -14,10 +14,8 @@ import os
 import stat
 import struct
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
 
 import google_crc32c
 import numpy as np
@@ -74,10 +72,7 @@ def load_offsets(path: str) -> np.ndarray:
     """Returns the byte offset of each record of a TFRecord file, and the size of the file: uint64 [records + 1].
 
     The offsets come from the index file `path + ".index"`. If the index is missing or does not match the file, the file
-    is scanned and the index is written, if the folder is writable.
-
-    Raises:
-        DataError: the file is missing, empty, compressed, truncated or damaged.
+    is scanned, and the index written if it can be. A missing, empty, compressed or damaged file is a DataError.
     """
     try:
         size = os.path.getsize(path)
@@ -124,16 +119,16 @@ class RecordSet:
         self._fetched: dict[int, bytes] = {}  # Records that no file on this host has, until they are read.
         self.counts = [len(offsets) - 1 for offsets in self._offsets]
         self._ends = list(itertools.accumulate(self.counts))
-        self._open: OrderedDict[int, _OpenFile] = OrderedDict()
-        self._lock = Lock()
+        # A file that is not held any more closes when no thread reads it.
+        self._open = functools.lru_cache(_OPEN_FILES)(_OpenFile)
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
     def place(self, number: int) -> str:
         """Returns "path: byte offset" of a record, for error messages."""
-        shard, offset, _ = self._find(number)
-        return f"{self._file(shard).path if self.is_remote else self.paths[shard]}: byte {offset}"
+        path, offset, _ = self._find(number)
+        return f"{self._open(path).path if self.is_remote else path}: byte {offset}"
 
     def read_all(self, numbers: Sequence[int]) -> Iterator[tuple[str, bytes]]:
         """Yields place and payload of records; see `place` and `read`."""
@@ -148,14 +143,14 @@ class RecordSet:
             list(self._pool.map(self._fetch, numbers))
 
     def _fetch(self, number: int) -> None:
-        shard, offset, size = self._find(number)
-        if number not in self._fetched and (content := self._file(shard).fetch(_most(size), offset)):
+        path, offset, size = self._find(number)
+        if number not in self._fetched and (content := self._open(path).fetch(_most(size), offset)):
             self._fetched[number] = content
 
     def read(self, number: int) -> bytes:
         """Returns the payload of a record; raises DataError if the file is missing, truncated or damaged."""
-        shard, offset, size = self._find(number)
-        file = self._file(shard)
+        path, offset, size = self._find(number)
+        file = self._open(path)
         if offset + size > file.size:
             raise _cut_short(file, offset, size)
         record = self._fetched.pop(number, None) or file.pread(_most(size), offset)
@@ -166,26 +161,11 @@ class RecordSet:
                 raise
         return _payload(file, offset, size, file.pread(_most(size), offset))
 
-    def _find(self, number: int) -> tuple[int, int, int]:
-        """Returns the shard, the byte offset and the framed size of a record."""
-        if not 0 <= number < len(self):
-            raise IndexError(f"record {number} of {len(self)}")
+    def _find(self, number: int) -> tuple[str, int, int]:
+        """Returns the path, the byte offset and the framed size of a record."""
         shard = bisect_right(self._ends, number)
         offsets, local = self._offsets[shard], number - (self._ends[shard] - self.counts[shard])
-        return shard, int(offsets[local]), int(offsets[local + 1]) - int(offsets[local])
-
-    def _file(self, shard: int) -> "_OpenFile":
-        """Returns an open shard from a cache of the most recently used files.
-
-        A file dropped from the cache closes when no thread reads it any more.
-        """
-        with self._lock:
-            if shard not in self._open:
-                self._open[shard] = _OpenFile(self.paths[shard])
-                if len(self._open) > _OPEN_FILES:
-                    self._open.popitem(last=False)
-            self._open.move_to_end(shard)
-            return self._open[shard]
+        return self.paths[shard], int(offsets[local]), int(offsets[local + 1]) - int(offsets[local])
 
 
 class _OpenFile:
@@ -256,11 +236,7 @@ def _payload(file: _OpenFile, offset: int, size: int, record: bytes) -> bytes:
 
 
 def _payload_length(file: _OpenFile, offset: int, record: bytes) -> int:
-    """Returns the payload length in a record's header, of which `record` are the first bytes, and validates it.
-
-    Raises:
-        DataError: the checksum does not match, the record is too long, or it ends after the end of the file.
-    """
+    """Returns the payload length in a record's header, the first bytes of `record`; raises a DataError if it is bad."""
     if file.size - offset < FRAME_BYTES:
         raise _cut_short(file, offset, FRAME_BYTES)
     header = record[: _HEADER.size]

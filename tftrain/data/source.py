@@ -19,13 +19,8 @@ _RECORDS = {"masked": StaticSource, "causal": CausalSource}
 def open_source(data: OpenedData, split: str, seed: int) -> ExampleSource:
     """Opens the source of a split, "train" or "eval"; features are as `masked_source` or `causal_source` says.
 
-    Args:
-        data: the opened data, which has the split. Reading a record with a token id of its vocabulary's size or more is
-            an error.
-        seed: seed of the masks, and of synthetic data.
-
-    Raises:
-        DataError: files are missing or damaged, or the data has another objective.
+    The seed is that of the masks, and of synthetic data. Reading a record with a token id of the vocabulary's size or
+    more is an error. Files that are missing or damaged, or data with another objective, are a DataError.
     """
     objective = data.model.objective
     if isinstance(data, Synthetic):
@@ -35,8 +30,7 @@ def open_source(data: OpenedData, split: str, seed: int) -> ExampleSource:
         if sources := data.manifest.sources:
             source.mixture = Mixture({each: manifest.examples(split) for each, manifest in sources})
         return source
-    flag = "train_files" if split == "train" else "eval_files"
-    if getattr(data.settings, flag) is None:
+    if getattr(data.settings, flag := f"{split}_files") is None:
         raise DataError(f"--{flag} is not given; expected a glob of TFRecords for the {split} split")
     sizes = Sizes(data.model.vocab_size, *data.record_sizes(flag))
     return _RECORDS[objective](RecordSet(data.paths(flag)), sizes)
