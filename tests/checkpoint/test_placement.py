@@ -2,15 +2,17 @@
 
 import itertools
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
 from tests.checkpoint.states import coverage
-from tftrain.checkpoint import announcement, manifest, placement, tensor_slice
+from tftrain.checkpoint import manifest, placement, tensor_slice
 from tftrain.checkpoint.manifest import CheckpointManifest
 from tftrain.checkpoint.placement import Placement
+from tftrain.checkpoint.save import Announcement
 from tftrain.checkpoint.shard import Written, in_file_order
 from tftrain.checkpoint.tensor_slice import TensorSlice
 
@@ -42,8 +44,9 @@ def files(draw):
 
 
 def announced(files):
-    ranks = (announcement.decode(announcement.encode({name: file})) for name, file in files.items())
-    return Placement.of(dict(itertools.chain.from_iterable(each.items() for each in ranks)))
+    ranks = (msgspec.json.encode(Announcement({name: file})) for name, file in files.items())
+    decoded = (msgspec.json.decode(each, type=Announcement).files for each in ranks)
+    return Placement.of(dict(itertools.chain.from_iterable(each.items() for each in decoded)))
 
 
 @given(files())
@@ -88,7 +91,7 @@ def test_the_files_with_elements_of_a_piece_are_found(files, data):
 )
 def test_what_is_no_announcement_is_refused(content):
     with pytest.raises(ValueError, match=r"truncated|Expected|missing"):
-        announcement.decode(content)
+        msgspec.json.decode(content, type=Announcement)
 
 
 def test_ranks_that_contradict_each_other_are_refused():

@@ -75,9 +75,9 @@ def test_damage_is_found_in_what_is_wanted_and_in_what_is_not(reader, digest):
     for file in reader.manifest.files:
         states.flip(reader.path / file)
         with pytest.raises(CheckpointError, match=rf"{file}: damaged: its {digest}"):
-            reader.verify(wanted=memory.arrays(expected), digest=digest)
+            reader.verify(wanted=memory.arrays(expected), check=digest)
         states.flip(reader.path / file)
-    reader.verify(wanted=memory.arrays(expected), digest=digest)
+    reader.verify(wanted=memory.arrays(expected), check=digest)
 
 
 def test_digests_are_those_of_the_files(reader):

@@ -4,13 +4,14 @@ import dataclasses
 import itertools
 import json
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from tftrain.architecture.describe import describe
 from tftrain.architecture.shard import shard_of
-from tftrain.checkpoint import announcement, manifest, save, shard
+from tftrain.checkpoint import manifest, save, shard
 from tftrain.checkpoint.manifest import CheckpointManifest
 from tftrain.checkpoint.placement import Placement
 from tftrain.checkpoint.reader import share
@@ -56,7 +57,7 @@ class Division:
             held = [slice_of(shard_of(*weight[:4], rank, self.tensor_ranks)) for weight in weights]
             self.pieces.append({piece.name: piece for piece in held})
             tensors = [
-                partitioned(each, dtype, self.tensor_ranks, by_unit=parallel.split_weights)
+                partitioned(each, dtype, self.tensor_ranks, False, False, parallel.split_weights)
                 for each, dtype in zip(held, dtypes, strict=True)
             ]
             divide = (parallel.state_split_strategy, tensors, self.data_ranks, bucket_bytes // 4)
@@ -84,8 +85,8 @@ class Division:
         """Returns all files by name, the manifest that the chief makes, and the size of the largest announcement."""
         files, largest = {}, 0
         for rank in range(self.ranks):
-            content = announcement.encode(self.files_of(rank))
-            files |= announcement.decode(content)
+            content = msgspec.json.encode(save.Announcement(self.files_of(rank)))
+            files |= msgspec.json.decode(content, type=save.Announcement).files
             largest = max(largest, len(content))
         return files, manifest.encode(CheckpointManifest(1, Placement.of(files), {})), largest
 

@@ -59,7 +59,7 @@ class Run:
         return self
 
     def join(self):
-        self.in_memory._thread.join(SECONDS)
+        self.in_memory.wait(SECONDS)
 
     def save(self, step, value=None):
         value = np.full_like(self.value, step if value is None else value)
@@ -69,7 +69,7 @@ class Run:
     def recovered(self, **settings):
         """Returns the step and the value that the next start goes on from; None if there is nothing."""
         start = Run(self.output_dir, **settings)
-        reader = resume.choose(start.config.checkpoint, start.config.run, Mesh(), dict, start.in_memory.among)
+        reader = resume.Search(start.config.checkpoint, start.config.run, Mesh(), dict).choose(start.in_memory.among)
         return reader and (folder.order(reader.path)[0], states.stored(reader.path)["master/x"][0])
 
 
@@ -287,7 +287,7 @@ def killed_in_step(number, monkeypatch, *args):
             return super().__call__(batch, requests)
 
     def patient(in_memory, *args):
-        in_memory._thread.join(SECONDS)  # These steps are shorter than what a busy machine takes for a copy.
+        in_memory.wait(SECONDS)  # These steps are shorter than what a busy machine takes for a copy.
         copy(in_memory, *args)
 
     config, copy = configured(*SETTINGS, *args), MemoryCheckpoints.save

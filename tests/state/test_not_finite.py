@@ -35,7 +35,7 @@ def test_integers_are_finite_and_so_is_nothing():
 
 def made(output_dir, **settings):
     config = changed(TrainConfig(), {"output_dir": str(output_dir), "keep_last": 1, **settings})
-    return Saves(config.checkpoint, config.run, 60.0, Mesh())
+    return Saves(config.checkpoint, config.run, 60.0, Mesh(), lambda: None)
 
 
 @pytest.mark.parametrize("last", [False, True])

@@ -38,7 +38,7 @@ class Trained:
         folder.checkpoint_folder(output_dir).mkdir()
         settings = {"checkpoint_every": 1, "output_dir": str(output_dir), **settings}
         config = changed(TrainConfig(), settings)
-        self.saves = Saves(config.checkpoint, config.run, config.limits.save_timeout_seconds, mesh)
+        self.saves = Saves(config.checkpoint, config.run, config.limits.save_timeout_seconds, mesh, lambda: None)
 
     def save(self, step):
         """Saves a state of the step's number."""

@@ -295,7 +295,7 @@ def test_a_checkpoint_that_is_damaged_here_is_fetched(server, tmp_path, capsys):
         shard = path / "checkpoints" / name / "shard_00000_000.safetensors"
         content = shard.read_bytes()
         states.flip(shard)
-    reader = resume.choose(*resumed(path), Mesh(), dict)
+    reader = resume.Search(*resumed(path), Mesh(), dict).choose()
     assert reader.path.name == NAMES[1]
     assert shard.read_bytes() == content
     assert f"{NAMES[1]}/shard_00000_000.safetensors" in capsys.readouterr().err
@@ -309,17 +309,17 @@ def test_a_checkpoint_that_is_damaged_here_and_there_is_left_and_the_next_older_
     shard = path / "checkpoints" / NAMES[1] / "shard_00000_000.safetensors"
     shard.write_bytes(shard.read_bytes()[:-1] + b"?")
     upload(path)
-    assert resume.choose(*resumed(path), Mesh(), dict).path.name == NAMES[0]
+    assert resume.Search(*resumed(path), Mesh(), dict).choose().path.name == NAMES[0]
     assert shard.read_bytes()[-1:] == b"?"
     system.rm("bucket/run", recursive=True)
-    assert resume.choose(*resumed(path), Mesh(), dict).path.name == NAMES[0]
+    assert resume.Search(*resumed(path), Mesh(), dict).choose().path.name == NAMES[0]
 
 
 @pytest.mark.parametrize(("margin", "expected"), [(0, 3), (1, 2), (9, 1)])
 def test_a_rollback_on_another_host_reaches_what_is_only_at_the_address(server, tmp_path, margin, expected):
     upload(run(tmp_path / "run", 1, 2, 3))
     remote.fetch_run(ADDRESS, tmp_path / "other")
-    reader = resume.before(4, margin, *resumed(tmp_path / "other"), Mesh(), dict)
+    reader = resume.Search(*resumed(tmp_path / "other"), Mesh(), dict).before(4, margin)
     assert reader.path == tmp_path / "other/checkpoints" / NAMES[expected - 1]
 
 
@@ -330,7 +330,7 @@ def test_a_rollback_uses_what_is_here_if_the_address_can_not_be_read(server, tmp
     upload(run(tmp_path / "run", 1, 2, 3))
     remote.fetch_run(ADDRESS, tmp_path / "other")
     monkeypatch.setattr(resume, "listing", fails)
-    assert resume.before(4, 2, *resumed(tmp_path / "other"), Mesh(), dict).path.name == NAMES[2]
+    assert resume.Search(*resumed(tmp_path / "other"), Mesh(), dict).before(4, 2).path.name == NAMES[2]
     assert "older checkpoints there can't be used: the server is down" in capsys.readouterr().err
 
 

@@ -120,7 +120,7 @@ def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
     checkpoints = Checkpoints(run, Inputs.open(config))
     folder.checkpoint_folder(config.run.folder).mkdir()
     checkpoints.prepare().join()  # In a run, the first step compiles meanwhile.
-    checkpoints.in_memory._thread.join()
+    checkpoints.in_memory.wait()
     state = sum(values.nbytes for _, values in run.tensors_to_save())
     blocks = [np.frombuffer(mmap.mmap(-1, BLOCK_BYTES), np.uint8) for _ in range(READING_THREADS)]  # whole pages
 
@@ -130,7 +130,7 @@ def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
         begin = time.perf_counter()
         checkpoints.save_in_memory() if in_memory else checkpoints.save()
         stall = time.perf_counter() - begin
-        checkpoints.in_memory._thread.join() if in_memory else checkpoints.saves.finish()
+        checkpoints.in_memory.wait() if in_memory else checkpoints.saves.finish()
         return stall, time.perf_counter() - begin
 
     def answer(request: list[str]) -> dict[str, float]:
@@ -156,7 +156,7 @@ def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
             buffers = run.restore_buffers()
             reader = Reader(newest)
             wanted = memory.arrays(buffers) if "new" in what else buffers
-            reader.verify(wanted=wanted, digest="sha256" if "sha256" in what else "xxh3_128")
+            reader.verify(wanted=wanted, check="sha256" if "sha256" in what else "xxh3_128")
             run.load(reader)
         return {"seconds": time.perf_counter() - begin, "bytes": size}
 

@@ -4,7 +4,6 @@ A manifest may be damaged or forged, so reading checks everything that other cod
 and that the slices hold every element of every tensor exactly once.
 """
 
-import hashlib
 import json
 import math
 import os
@@ -120,22 +119,13 @@ def content_of(folder: Path) -> bytes:
             raise CheckpointError(f"{path}: can't be read: {error.strerror}") from error
 
 
-def digest(content: bytes) -> str:
-    """Returns the digest by which ranks compare what they have read."""
-    return hashlib.sha256(content).hexdigest()
-
-
 def read(folder: Path) -> CheckpointManifest:
     """Reads a manifest; raises a CheckpointError if it is missing, or this version can't have written it."""
     return decode(content_of(folder), folder / NAME)
 
 
 def decode(content: bytes, path: str | Path) -> CheckpointManifest:
-    """Returns the manifest in a file; of a too large one, `content` needs only one byte more than `MAX_BYTES`.
-
-    Raises:
-        CheckpointError: this version can't have written it.
-    """
+    """Returns the manifest in a file; raises a CheckpointError if this version can't have written it."""
     try:
         if len(content) > MAX_BYTES:
             raise ValueError(f"it has more than {MAX_BYTES} bytes")

@@ -8,7 +8,6 @@ it says what it holds, and is there only while it is complete.
 
 import contextlib
 import hashlib
-import json
 import mmap
 import os
 from collections import defaultdict
@@ -20,7 +19,7 @@ import msgspec
 import numpy as np
 import xxhash
 
-from tftrain.checkpoint import announcement, memory, save, shard
+from tftrain.checkpoint import memory, save, shard
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.save import Attempt
 from tftrain.checkpoint.shard import Written
@@ -50,6 +49,13 @@ class RankCopy(msgspec.Struct, frozen=True):
     holder: int = 0  # a rank whose host has it
 
 
+class Entry(RankCopy, frozen=True, kw_only=True):
+    """The whole entry: also the description of the run, and the rank's file with its slices and its digest."""
+
+    run: dict[str, Any]
+    files: dict[str, Written]
+
+
 def parts(home: Path, holder: int) -> Iterator[RankCopy]:
     """Yields what this host has in the folder of a run, if this user has made it; `holder` is a rank here."""
     with contextlib.suppress(OSError):
@@ -71,12 +77,9 @@ def newest_whole(parts: Iterable[RankCopy]) -> list[RankCopy]:
 
 
 class Slot:
-    """The file of one rank in a slot.
+    """The file of one rank in the `folder` of a slot, with the path of the rank's `entry`.
 
-    Attributes:
-        folder, entry, file: of the slot, and the paths of the rank's entry and file there.
-        content: of the file, uint8.
-        arrays: the memory in it for the elements of each slice, flat.
+    `content` is that of the file, uint8; `arrays` is the memory in it for the elements of each slice, flat.
     """
 
     def __init__(self, folder: Path, rank: int, pieces: Iterable[TensorSlice]):
@@ -99,18 +102,12 @@ class Slot:
         self.arrays = memory.divided(self.content, pieces)
 
     def complete(self, part: RankCopy, run: Mapping[str, Any]) -> None:
-        """Writes the entry: what the copy is, the description of the run, and the slices and the digest of the file.
-
-        Raises:
-            CheckpointError: an element is not finite.
-            OSError: it can't be written.
-        """
+        """Writes the entry; raises a CheckpointError if an element is not finite, an OSError if it can't be written."""
         if bad := memory.first_not_finite(self.arrays.items()):
             raise CheckpointError(f"{bad} is not finite")
-        digests = {DIGEST: xxhash.xxh3_128_hexdigest(self.content)}
-        announced = announcement.encode({self.file.name: Written(self.content.nbytes, digests, tuple(self.arrays))})
-        entry = msgspec.to_builtins(part) | {"run": run} | json.loads(announced)
-        durable.write(self.entry, json.dumps(entry).encode())
+        file = Written(self.content.nbytes, {DIGEST: xxhash.xxh3_128_hexdigest(self.content)}, tuple(self.arrays))
+        entry = Entry(**msgspec.structs.asdict(part), run=dict(run), files={self.file.name: file})
+        durable.write(self.entry, msgspec.json.encode(entry))
 
 
 def write_to_disk(part: RankCopy, output_dir: Path, number: int) -> dict[str, Any]:
@@ -119,12 +116,12 @@ def write_to_disk(part: RankCopy, output_dir: Path, number: int) -> dict[str, An
     Raises:
         CheckpointError, OSError, ValueError: a file or the entry is missing or damaged, or a shard can't be written.
     """
-    path = Path(part.path)
-    ((name, file),) = announcement.decode(entry := path.read_bytes()).items()
-    content = np.memmap(path.with_name(name), np.uint8, "r")
-    if (digest := xxhash.xxh3_128_hexdigest(content)) != file.digests[DIGEST]:
-        expected = file.digests[DIGEST]
-        raise CheckpointError(f"{path.with_name(name)}: damaged: its {DIGEST} is {digest}, expected {expected}")
+    entry = msgspec.json.decode(Path(part.path).read_bytes(), type=Entry)
+    ((name, file),) = entry.files.items()
+    path, expected = Path(part.path).with_name(name), file.digests[DIGEST]
+    content = np.memmap(path, np.uint8, "r")
+    if (digest := xxhash.xxh3_128_hexdigest(content)) != expected:
+        raise CheckpointError(f"{path}: damaged: its {DIGEST} is {digest}, expected {expected}")
     tensors = [TensorData(*each) for each in memory.divided(content, file.pieces).items()]
     save.write(Attempt(output_dir, part.step, number, part.rank, part.ranks), tensors)
-    return json.loads(entry)["run"]
+    return entry.run

@@ -13,7 +13,7 @@ import numpy as np
 
 from tftrain.checkpoint import tensor_slice
 from tftrain.checkpoint.shard import Written, in_file_order
-from tftrain.checkpoint.tensor_slice import DTYPES, TensorSlice
+from tftrain.checkpoint.tensor_slice import DTYPES, Shape, TensorSlice
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,27 +29,23 @@ class Placement(Mapping[str, Written]):
 
     @staticmethod
     def of(files: Mapping[str, Written]) -> "Placement":
-        """Returns the placement of files that have their slices.
-
-        Raises:
-            ValueError: two slices of a tensor do not agree on its dtype or shape.
-        """
-        tensors: dict[str, dict[TensorSlice, list[tuple[int, int, int]]]] = {}
+        """Returns the placement of files that have their slices; a ValueError if those of a tensor contradict."""
+        tensors: dict[str, tuple[TensorSlice, dict[tuple[Shape, Shape], list[tuple[int, int, int]]]]] = {}
         for number, name in enumerate(sorted(files)):
             for piece in files[name].pieces:
-                blocks = tensors.setdefault(piece.name, {})
-                first = next(iter(blocks), piece)
+                first, blocks = tensors.setdefault(piece.name, (piece, {}))
                 if (piece.dtype, piece.whole) != (first.dtype, first.whole):
                     kinds = (f"{each.dtype} {list(each.whole)}" for each in (first, piece))
                     raise ValueError(f"{piece.name} is {' on one rank, and '.join(kinds)} on another")
-                blocks.setdefault(piece.whole_block, []).append((number, piece.start, piece.stop))
-        return Placement(
-            {name: file._replace(pieces=()) for name, file in files.items()},
-            {
-                name: {block: np.array(rows, np.int64) for block, rows in blocks.items()}
-                for name, blocks in tensors.items()
-            },
-        )
+                blocks.setdefault((piece.offset, piece.shape), []).append((number, piece.start, piece.stop))
+        placed = {
+            name: {
+                TensorSlice.block(name, first.whole, first.dtype, *block): np.array(rows, np.int64)
+                for block, rows in blocks.items()
+            }
+            for name, (first, blocks) in tensors.items()
+        }
+        return Placement({name: file._replace(pieces=()) for name, file in files.items()}, placed)
 
     def __getitem__(self, name: str) -> Written:
         blocks, rows = self._rows
@@ -67,7 +63,7 @@ class Placement(Mapping[str, Written]):
         """Returns the names of the files that have an element of a slice of one of the tensors."""
         numbers: set[int] = set()
         for block, rows in self.tensors[wanted.name].items():
-            if block == wanted.whole_block:  # Thousands of ranks may have a slice each.
+            if (block.offset, block.shape) == (wanted.offset, wanted.shape):  # There may be thousands of slices.
                 rows = rows[np.minimum(rows[:, 2], wanted.stop) > np.maximum(rows[:, 1], wanted.start)]
             else:
                 parts = (replace(block, start=start, stop=stop) for start, stop in rows[:, 1:].tolist())

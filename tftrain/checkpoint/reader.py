@@ -2,10 +2,10 @@
 
 Reading is one pass: a block of a file is read into its destination and hashed while it is in the processor's cache. No
 element is returned from a file whose digest was not checked: ranks that share a checkpoint call `verify`, and
-must not use an element before all of them have found their files good; otherwise `read` checks each file when it is
-first needed.
+must not use an element before all of them have found their files good; otherwise `read` checks a file at its first use.
 """
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -23,12 +23,9 @@ DIGEST = "xxh3_128"  # a key of `shard.DIGESTS`: detects damage faster than disk
 
 
 class Reader:
-    """An open checkpoint.
+    """An open checkpoint: its folder, `path`, and its `manifest`.
 
-    Attributes:
-        path, manifest: its folder, and its content.
-        digest: of the manifest; equal on ranks that see the same checkpoint.
-        tensors: dtype and shape of every tensor by name.
+    The digest of the manifest is equal on ranks that see the same checkpoint. `tensors` has dtype and shape by name.
     """
 
     def __init__(self, path: str | Path):
@@ -36,18 +33,14 @@ class Reader:
         self.path = Path(path)
         content = manifest.content_of(self.path)
         self.manifest = manifest.decode(content, self.path / manifest.NAME)
-        self.digest = manifest.digest(content)
+        self.digest = hashlib.sha256(content).hexdigest()
         blocks = map(next, map(iter, self.manifest.files.tensors.values()))
         self.tensors = {each.name: (each.dtype, each.whole) for each in blocks}
         self._read_ahead: dict[TensorSlice, np.ndarray] = {}
         self._unchecked = set(self.manifest.files)
 
     def verify(
-        self,
-        rank: int = 0,
-        ranks: int = 1,
-        wanted: Mapping[TensorSlice, np.ndarray] | None = None,
-        digest: str = DIGEST,
+        self, rank: int = 0, ranks: int = 1, wanted: Mapping[TensorSlice, np.ndarray] | None = None, check: str = DIGEST
     ) -> None:
         """Checks the digest of this rank's share of the files, and reads slices in the same pass.
 
@@ -55,22 +48,20 @@ class Reader:
             rank, ranks: this rank, and the number of ranks that share the files.
             wanted: slices that `read` will be called with, and flat memory for each, looked up by several threads.
                 Slices of tensors that are not in the checkpoint are ignored.
-            digest: a key of `shard.DIGESTS`.
+            check: a key of `shard.DIGESTS`.
 
         Raises:
             CheckpointError: a file is missing or damaged; the message names the first.
         """
         checked = share(self.manifest.files, rank, ranks)
-        self._read_ahead = self._fetch(wanted or {}, checked, digest)
+        self._read_ahead = self._fetch(wanted or {}, checked, check)
         self._unchecked.clear()  # The other ranks check the other files.
 
     def read(self, wanted: TensorSlice) -> np.ndarray:
         """Returns the elements of a slice in its stored shape, from whatever slices are in the files.
 
-        A slice that `verify` has read is returned from the memory given there. Another slice is read from the files.
-
-        Raises:
-            CheckpointError: the checkpoint has no such tensor, or a file with a slice of it is missing or damaged.
+        A slice that `verify` has read is returned from the memory given there. Another slice is read from the files; if
+        one is missing or damaged, or there is no such tensor, that is a CheckpointError.
         """
         expected, stored = (wanted.dtype, wanted.whole), self.tensors.get(wanted.name)
         if stored != expected:
@@ -84,15 +75,9 @@ class Reader:
         return flat.reshape(wanted.stored_shape)
 
     def _fetch(
-        self, wanted: Mapping[TensorSlice, np.ndarray], checked: Collection[str] = (), digest: str = ""
+        self, wanted: Mapping[TensorSlice, np.ndarray], checked: Collection[str], digest: str
     ) -> dict[TensorSlice, np.ndarray]:
-        """Reads slices into the memory of each, flat, and checks a digest of some files.
-
-        Files to check without a wanted slice are read only for that.
-
-        Returns:
-            The wanted slices that are in the checkpoint, with their memory.
-        """
+        """Reads slices into the memory of each, checks a digest of some files; returns the slices that are there."""
         known = {each for each in wanted if self.tensors.get(each.name) == (each.dtype, each.whole)}
         by_tensor: dict[str, list[TensorSlice]] = defaultdict(list)
         for each in known:

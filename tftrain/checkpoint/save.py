@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from tftrain.checkpoint import announcement, folder, manifest, memory, shard
+import msgspec
+
+from tftrain.checkpoint import folder, manifest, memory, shard
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.manifest import CheckpointManifest
 from tftrain.checkpoint.placement import Placement
@@ -31,6 +33,13 @@ logger = logging.getLogger(__name__)
 MAX_POLL_SECONDS = 0.5
 # Returns those of a run's checkpoints, given the oldest first, that are to be removed, see `folder.superseded`.
 Superseded = Callable[[Sequence[PurePath]], list[PurePath]]
+
+
+class Announcement(msgspec.Struct):
+    """The file that tells the chief which shards a rank has written, with their slices, or why it has failed."""
+
+    files: dict[str, Written] = {}
+    error: str = ""
 
 
 @dataclass(frozen=True)
@@ -57,10 +66,7 @@ class Attempt:
 def write(attempt: Attempt, tensors: Sequence[TensorData]) -> None:
     """Writes this rank's shards and announces them; announces a failure as well, if possible.
 
-    The slices of all ranks hold each element of each tensor once.
-
-    Raises:
-        CheckpointError: the shards can't be written.
+    The slices of all ranks hold each element of each tensor once. Raises a CheckpointError if it can't write.
     """
     try:
         if attempt.rank == 0:
@@ -78,7 +84,7 @@ def write(attempt: Attempt, tensors: Sequence[TensorData]) -> None:
     except OSError as error:
         message = f"rank {attempt.rank}: {error}"
         with contextlib.suppress(OSError):  # The disk may refuse this file as well.
-            durable.write(attempt.announcement(attempt.rank), announcement.encode({}, message))
+            durable.write(attempt.announcement(attempt.rank), msgspec.json.encode(Announcement(error=message)))
         raise CheckpointError(message) from error
 
 
@@ -92,9 +98,9 @@ def file_name(rank: int, number: int) -> str:
     return f"shard_{rank:05d}_{number:03d}.safetensors"
 
 
-def announce(attempt: Attempt, files: Mapping[str, Written]) -> None:
+def announce(attempt: Attempt, files: dict[str, Written]) -> None:
     """Announces the shards that this rank has written to the chief."""
-    durable.write(attempt.announcement(attempt.rank), announcement.encode(files))
+    durable.write(attempt.announcement(attempt.rank), msgspec.json.encode(Announcement(files)))
 
 
 def complete(
@@ -102,11 +108,8 @@ def complete(
 ) -> Path:
     """Makes the shards of all ranks a checkpoint and returns it: the chief's part, after its own `write`.
 
-    Args:
-        attempt, run: the save, and the description of the run for the manifest.
-        superseded: which checkpoints are removed then.
-        seconds: time limit of the wait for the other ranks.
-        given_up: returns whether another rank is known to have failed.
+    `run` is the description of the run for the manifest. The other ranks may take so many seconds, unless `given_up`
+    returns that one is known to have failed. In the end, older checkpoints that are `superseded` are removed.
 
     Raises:
         CheckpointError: the save has failed; older checkpoints are unchanged.
@@ -137,9 +140,12 @@ def gather(attempt: Attempt, seconds: float, given_up: Callable[[], bool]) -> Pl
             time.sleep(pause)
             pause = min(2 * pause, MAX_POLL_SECONDS)
         try:
-            files |= announcement.decode(path.read_bytes())
+            announced = msgspec.json.decode(path.read_bytes(), type=Announcement)
         except ValueError as error:
             raise CheckpointError(f"{path}: not the announcement of a rank: {error}") from error
+        if announced.error:
+            raise CheckpointError(announced.error)
+        files |= announced.files
     try:
         return Placement.of(files)
     except ValueError as error:
@@ -171,10 +177,7 @@ class BackgroundSave:
     """One rank's part of one save, in a thread: training continues while the disk is busy."""
 
     def __init__(
-        self,
-        attempt: Attempt,
-        tensors: Callable[[], Sequence[TensorData]],
-        complete: Callable[[Callable[[], bool]], Path] | None,
+        self, attempt: Attempt, tensors: Callable[[], Sequence[TensorData]], complete: Callable[..., Path] | None
     ):
         """Starts the thread, in which `tensors` is called; the elements must not change before `written` returns True.
 

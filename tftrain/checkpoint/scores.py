@@ -55,8 +55,7 @@ def best_step(output_dir: str | Path) -> int | None:
 def checkpoint(output_dir: str | Path) -> Path | None:
     """Returns the checkpoint of a run with the best score; None if there is none."""
     step = best_step(output_dir)
-    checkpoints = [path for path in folder.find(output_dir) if folder.order(path)[0] == step]
-    return checkpoints[-1] if checkpoints else None
+    return next((path for path in reversed(folder.find(output_dir)) if folder.order(path)[0] == step), None)
 
 
 def write(output_dir: str | Path, scores: Scores) -> None:

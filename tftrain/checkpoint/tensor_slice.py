@@ -35,8 +35,7 @@ class TensorSlice:
     shape: Shape  # shape of the block
     start: Count
     stop: Count
-    # Number of this copy among the ranks that hold the same elements; copy 0 is saved. It says nothing about the
-    # elements, so slices that differ only in it are equal.
+    # Number of this copy among the ranks that hold the same elements, no part of equality; copy 0 is saved.
     replica_id: Count = field(default=0, compare=False)
 
     @staticmethod
@@ -75,11 +74,6 @@ class TensorSlice:
     def stored_shape(self) -> tuple[int, ...]:
         """The block's shape if the slice is the whole block, else [size]."""
         return self.shape if self.size == math.prod(self.shape) else (self.size,)
-
-    @property
-    def whole_block(self) -> "TensorSlice":
-        """The slice that is the whole block."""
-        return replace(self, start=0, stop=math.prod(self.shape))
 
     def part(self, start: int, stop: int) -> "TensorSlice":
         """Returns a range of this slice; `start` and `stop` count from the beginning of the slice."""
@@ -165,12 +159,8 @@ def _view(box: Box, flat: np.ndarray, lows: list[int], highs: list[int]) -> np.n
 def coverage_error(whole: Sequence[int], blocks: Mapping[tuple[Shape, Shape], np.ndarray]) -> str | None:
     """Returns why slices of a tensor do not hold each element exactly once; None if they do.
 
-    The blocks must not overlap, and the ranges of each block must follow one another without a gap.
-
-    Args:
-        whole: the tensor's shape.
-        blocks: by offset and shape of a block within the tensor, start and stop of its ranges, int64 [ranges, 2];
-            a range is within its block and not empty.
+    The blocks must not overlap, and the ranges of each block must follow one another without a gap. By offset and shape
+    of a block within the tensor, `blocks` has start and stop of its ranges, int64 [ranges, 2], each inside, none empty.
     """
     for (offset, shape), ranges in blocks.items():
         where, size = f"of the block of shape {list(shape)} at {list(offset)}", math.prod(shape)
@@ -202,10 +192,7 @@ def _any_overlap(blocks: list[tuple[Shape, Shape]]) -> bool:
 def even_parts(pieces: Sequence[TensorSlice], ranks: int, rank: int) -> Iterator[tuple[int, int, int]]:
     """Divides the saving of slices among the ranks that hold all of them, in the same order: equal bytes for each rank.
 
-    The slices are concatenated, and each rank saves one contiguous range of the result.
-
-    Yields:
-        Index of a slice, and start and stop of the part that the rank saves, for `TensorSlice.part`.
+    Each rank saves a range of the slices end to end. Yields index of a slice, start and stop, for `TensorSlice.part`.
     """
     total = sum(piece.nbytes for piece in pieces)
     low, high = total * rank // ranks, total * (rank + 1) // ranks

@@ -79,10 +79,7 @@ def with_flags_of_checkpoint(
 
     The micro-batch of the checkpoint is the largest to use: on other ranks a smaller one may be needed to make up the
     global batch. `named` has the names of the flags that the command line gives, and `given` their values if these
-    differ from those of `config`, such as addresses.
-
-    Raises:
-        ConfigError: the command line gives flags that the phases of the checkpoint have, or must give flags itself.
+    differ from those of `config`, such as addresses. Raises a ConfigError if it gives flags of phases, or too few.
     """
     try:
         path, saved = _chosen(config.checkpoint.resume, config.run.folder)
@@ -178,11 +175,8 @@ def problems(settings: RunConfig, resume: str) -> list[Problem]:
         expected = f"no checkpoint is there; expected auto, none, or the folder of a checkpoint, such as {such_as}"
         return [Problem("resume", resume, expected)]
     if settings.mode == "evaluate" and chosen is None and settings.init_checkpoint is None:
-        expected = (
-            "no checkpoint to evaluate; expected the folder of a run, or --resume with the folder of a checkpoint, or "
-            "--init_checkpoint"
-        )
-        return [Problem("output_dir", settings.output_dir, expected)]
+        expected = "expected the folder of a run, or --resume with the folder of a checkpoint, or --init_checkpoint"
+        return [Problem("output_dir", settings.output_dir, f"no checkpoint to evaluate; {expected}")]
     return []
 
 

@@ -50,8 +50,7 @@ class Checkpoints:
     def restore(self) -> Path | None:
         """Gives every rank its part of the checkpoint that `--resume` means; every rank must call it.
 
-        Returns:
-            The checkpoint; None: the state is the initial one.
+        Returns the checkpoint; None: the state is the initial one.
 
         Raises:
             CheckpointError: it is missing or damaged, or holds another model or optimizer, or the ranks do not see the
@@ -59,8 +58,7 @@ class Checkpoints:
         """
         run, output_dir = self._run, self._run.config.run.folder
         resume.require_shared(output_dir, run.mesh)
-        config = run.config
-        reader = resume.choose(config.checkpoint, config.run, run.mesh, run.restore_buffers, self.in_memory.among)
+        config, reader = run.config, self._search.choose(self.in_memory.among)
         if reader:
             changes = resume_compatibility.changes(run.config, self._inputs.identity, reader.manifest.run, reader.path)
             self._check_tensors(reader)
@@ -84,13 +82,10 @@ class Checkpoints:
         return reader and reader.path
 
     def go_back(self, step: int, margin: int) -> Path:
-        """Gives every rank its part of the checkpoint that `resume.before` chooses, and returns it; as `restore` does.
-
-        Checkpoints of later steps are set aside.
-        """
+        """Gives every rank its part of the checkpoint that `Search.before` opens, and returns it; as `restore` does."""
         run = self._run
         self.saves.settle()
-        reader = resume.before(step, margin, run.config.checkpoint, run.config.run, run.mesh, run.restore_buffers)
+        reader = self._search.before(step, margin)
         self._load(reader)
         if self.in_memory.is_on:
             self.in_memory.forget()
@@ -116,16 +111,10 @@ class Checkpoints:
         return self.saves.prepare(self._run.pieces_to_save())
 
     def save(self, last: bool = False, is_good: bool = True) -> None:
-        """Starts to save this moment; every rank must call it.
+        """Starts to save this moment, see `Saves.start`; if it is the `last` one, nothing is trained afterwards.
 
-        Args:
-            last: nothing is trained before `saves.finish`.
-            is_good: whether the last step was finite. Otherwise the weights may be spoiled although they are finite:
-                the checkpoint replaces no other, and a run goes on from it only if `--resume` names it.
-
-        Raises:
-            CheckpointError: too many saves in a row have failed, on all ranks alike.
-            NotFiniteError: the state is not finite; on all ranks alike. Nothing is written.
+        If the last step was not finite, and so not `is_good`, the weights may be spoiled although they are finite: the
+        checkpoint replaces no other, and a run goes on from it only if `--resume` names it.
         """
         run = self._run
         self.saves.start(int(run.progress.step), self.manifest_metadata(), run.tensors_to_save, last, is_good)
@@ -162,6 +151,11 @@ class Checkpoints:
             "config": dataclasses.asdict(without_secrets(config)),
             "packages": versions(),
         }
+
+    @property
+    def _search(self) -> resume.Search:
+        run = self._run
+        return resume.Search(run.config.checkpoint, run.config.run, run.mesh, run.restore_buffers)
 
     @property
     def _attention(self) -> dict[str, Any]:

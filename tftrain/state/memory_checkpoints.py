@@ -158,12 +158,9 @@ class MemoryCheckpoints:
             durable.write(self._session_file, self._session.encode())
 
     def save(self, step: int, run: Callable[[], Mapping[str, Any]], owned: Callable[[], Iterable[TensorData]]) -> None:
-        """Begins to copy this rank's pieces, unless the copy before is still under way on a rank.
+        """Begins to copy this rank's pieces after `step` updates, unless the copy before is still under way on a rank.
 
-        Args:
-            step: updates done.
-            run: makes the description of the run for the manifest.
-            owned: makes this rank's pieces and their elements, flat, which stay as they are as long as they are held.
+        `run` describes the run for the manifest. `owned` makes this rank's pieces and their elements, which then stay.
         """
         state = WAITING if self._thread.is_alive() else FAILED if self._has_failed else DONE
         state = state if self._slots or state == WAITING else IMPOSSIBLE
@@ -210,11 +207,15 @@ class MemoryCheckpoints:
         neighbour.fetch(server, self._key, f"{slot.name}/{file.name}", file)
         new.replace(entry)
 
+    def wait(self, seconds: float | None = None) -> None:
+        """Waits until what is under way on this rank has ended, at most `seconds`."""
+        self._thread.join(seconds)
+
     def end(self) -> None:
         """Removes all copies: the last checkpoint is on disk."""
         if not self.is_on:
             return
-        self._thread.join(END_SECONDS)
+        self.wait(END_SECONDS)
         self._gather("", "end")  # No rank takes another file.
         if self._server:
             self._server.shutdown()

@@ -41,12 +41,7 @@ class Saves:
     """Saves of one run, one at a time; an error that leaves its `with` statement lets the one under way finish."""
 
     def __init__(
-        self,
-        config: CheckpointConfig,
-        run: RunConfig,
-        seconds: float,
-        mesh: Mesh,
-        on_completed: Callable[[], None] = lambda: None,
+        self, config: CheckpointConfig, run: RunConfig, seconds: float, mesh: Mesh, on_completed: Callable[[], None]
     ):
         """A save may take `seconds`; `on_completed` is called on the chief after each checkpoint, in a thread."""
         self._on_completed = on_completed
@@ -69,10 +64,7 @@ class Saves:
             self._save.completed(EXIT_SECONDS)
 
     def prepare(self, pieces: Iterable[TensorSlice]) -> threading.Thread:
-        """Maps memory for copies of these pieces, if there are any, in a thread; returns the thread.
-
-        The first save is then as fast as later ones.
-        """
+        """Maps memory for copies of these pieces, if there are any, in a thread, which is returned."""
         if self._keeps_copy:
             self._staging = memory.arrays(pieces)
         staging = list(self._staging.values())
@@ -101,16 +93,14 @@ class Saves:
     ) -> None:
         """Starts to write this rank's pieces, or a copy of them; every rank must call it.
 
-        If another save is under way, this waits for it first.
+        If another save is under way, this waits for it first. For the errors, of that save or of this one if training
+        waits for it, see `settle`.
 
         Args:
             step, described: updates done, and the description of the run for the manifest.
             owned: makes this rank's pieces and their elements, flat, which stay as they are as long as they are held.
             last: whether to write the elements themselves. Otherwise a thread copies them first, and holds none longer.
             is_good: whether a run may go on from the checkpoint without being told to.
-
-        Raises:
-            FailedSavesError, NotFiniteError: see `settle`, of the save before, or of this one if training waits for it.
         """
         self.settle()
         # State on a GPU is copied to the host for any save, so training need not wait.
@@ -119,21 +109,17 @@ class Saves:
         number = secrets.randbits(ATTEMPT_BITS) if self._mesh.is_chief else 0
         number = int(collectives.gather_numbers(self._mesh.world, number, "save.attempt")[0])
         attempt = Attempt(Path(self._output_dir), step, number, self._mesh.rank, self._mesh.size, is_good)
-        complete = None
-        if self._mesh.is_chief:
-            kept = self._config.keep_last, self._config.keep_every, self.keep_step
-            seconds, superseded = WRITE_SHARE * self._timeout, lambda checkpoints: folder.superseded(checkpoints, *kept)
-            complete = functools.partial(self._complete, attempt, described, superseded, seconds)
-        self._save = BackgroundSave(
-            attempt, functools.partial(self._copies, mine) if copies else lambda: mine, complete
-        )
+        kept, seconds = (self._config.keep_last, self._config.keep_every, self.keep_step), WRITE_SHARE * self._timeout
+
+        def complete(given_up: Callable[[], bool]) -> Path:
+            path = save.complete(attempt, described, lambda all_: folder.superseded(all_, *kept), seconds, given_up)
+            self._on_completed()
+            return path
+
+        tensors = functools.partial(self._copies, mine) if copies else lambda: mine
+        self._save = BackgroundSave(attempt, tensors, complete if self._mesh.is_chief else None)
         if not (copies or last):
             self.settle()
-
-    def _complete(self, *args) -> Path:
-        path = save.complete(*args)
-        self._on_completed()
-        return path
 
     def superseded(self, checkpoints: Sequence[PurePath]) -> list[PurePath]:
         """Returns those of checkpoints, which are oldest first, that the run's flags do not keep."""
@@ -152,8 +138,7 @@ class Saves:
     def settle(self) -> str | None:
         """Waits for the save that is under way, if any, and counts it if it has failed; every rank must call it.
 
-        Returns:
-            The reason as far as this rank knows it, if the save has failed; else None.
+        Returns the reason as far as this rank knows it, if the save has failed; else None.
 
         Raises:
             FailedSavesError: too many saves in a row have failed, on all ranks alike.
@@ -172,20 +157,16 @@ class Saves:
         if (written == NOT_FINITE).any():
             ranks = ", ".join(map(str, np.flatnonzero(written == NOT_FINITE)))
             name = f" ({ended.not_finite})" if ended.not_finite else ""
-            raise NotFiniteError(
-                f"after step {ended.step} the state on rank {ranks} is not finite{name}; it is not saved, and older "
-                "checkpoints stay as they are"
-            )
+            kept = "it is not saved, and older checkpoints stay as they are"
+            raise NotFiniteError(f"after step {ended.step} the state on rank {ranks} is not finite{name}; {kept}")
         # A rank that has written its shards knows no more; the chief knows whether there is a checkpoint.
         if completed[0] != FAILED:
             self._in_a_row = 0
             return None
         self.failed, self._in_a_row = self.failed + 1, self._in_a_row + 1
         if self._in_a_row >= self._config.max_failed_saves:
-            raise FailedSavesError(
-                f"{self._output_dir}: {self._in_a_row} saves in a row have failed, "
-                f"as many as --max_failed_saves permits{_reason(problem)}"
-            )
+            state = f"{self._output_dir}: {self._in_a_row} saves in a row have failed"
+            raise FailedSavesError(f"{state}, as many as --max_failed_saves permits{_reason(problem)}")
         return problem
 
     def _await(self, name: str, wait: Callable[[float], bool], share: float) -> tuple[np.ndarray, str | None]:

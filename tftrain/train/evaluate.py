@@ -88,7 +88,7 @@ def load_weights(task: Task, run: Run | None, inputs: Inputs, mesh: Mesh) -> tup
         held = run.optimizer.state.weights(kind)
     else:
         held = weights_of(task.model.held_variables(), task.model.shards, kind)
-    reader = resume.choose(config.checkpoint, config.run, mesh, functools.partial(restore_buffers, held))
+    reader = resume.Search(config.checkpoint, config.run, mesh, functools.partial(restore_buffers, held)).choose()
     if reader is None:
         output_dir = f"--output_dir={config.run.folder}"
         raise AgreedCheckpointError(f"{output_dir}: no checkpoint to evaluate; train first, or name one with --resume")
