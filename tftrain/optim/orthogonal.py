@@ -1,8 +1,7 @@
 """Orthogonal updates of hidden matrices (Muon): the momentum of a matrix, with all singular values brought near 1.
 
 Newton-Schulz iteration needs the whole matrix. Data parallel ranks that partition the state own whole matrices, so that
-an owner computes alone. Tensor parallel ranks gather the shards of a matrix, all compute the same, and each takes its
-own shard.
+an owner computes alone. Tensor parallel ranks gather a matrix, all compute the same, and each takes its own shard.
 """
 
 from collections.abc import Sequence
@@ -16,8 +15,7 @@ from tftrain.optim.state_layout import Slice
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
 
-# The quintic a x + b x^3 + c x^5 of Muon (kellerjordan.github.io/posts/muon): its five iterations bring singular values
-# between about 0.7 and 1.2.
+# a x + b x^3 + c x^5 of Muon (kellerjordan.github.io/posts/muon), which brings singular values between 0.7 and 1.2.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 # Moonlight (arXiv 2502.16982, section 2.2): 0.2 sqrt(max(rows, columns)) gives updates the root mean square of those of
 # AdamW, so that one learning rate and one weight decay serve all tensors.

@@ -26,9 +26,7 @@ class ParameterSpec(NamedTuple):
     is_matrix: bool = False  # whether Muon orthogonalizes it
 
 
-def specs(
-    described: Iterable[Variable], made: Mapping[str, Parameter], groups: str | None = None
-) -> Iterator[ParameterSpec]:
+def specs(described: Iterable[Variable], made: Mapping[str, Parameter], groups: str | None) -> Iterator[ParameterSpec]:
     """Yields the specs of a whole model, of which this rank has `made` some; `groups` is --param_groups."""
     described = list(described)
     by_name = param_groups.of_names(groups, (each.name for each in described))

@@ -1,8 +1,7 @@
 """Lets a restore read files directly into the memory of variables: new memory is slow, and so is a copy.
 
 TensorFlow has no interface for this. It is possible because a variable on the host has one buffer. Reading the variable
-gives a tensor that shares the buffer; with copy-on-read set, it would be a copy. Another tensor, such as the initial
-value, may share the buffer too.
+gives a tensor that shares the buffer; with copy-on-read set, a copy. Other tensors, as the initial value, may share it.
 """
 
 import functools
@@ -28,8 +27,7 @@ def restore_buffers(pieces: Iterable[VariablePiece]) -> dict[TensorSlice, np.nda
     """Returns flat memory for pieces: the memory of fp32 variables on the host, and new memory for other variables.
 
     Writing elements to a buffer of a variable's memory changes the variable at once. Other tensors that shared that
-    memory, such as the initial value, do not change. Release the buffers before training: as long as they exist, an
-    update copies the variable.
+    memory, such as the initial value, do not change. Release the buffers before training: else an update copies.
     """
     pieces, elements = list(pieces), {}
     for each in pieces:
@@ -46,8 +44,7 @@ def restore_buffers(pieces: Iterable[VariablePiece]) -> dict[TensorSlice, np.nda
 def assign_parts(variable: tf.Variable, parts: Sequence[tuple[slice, np.ndarray]]) -> None:
     """Assigns all elements of a variable, rounded to its dtype, unless they were read into its memory.
 
-    `parts` are ranges of the variable's elements in row-major order, and the elements of each, flat, fp32. Elements
-    in no range become zero.
+    `parts` are ranges of the variable's elements in row-major order, and their elements, flat, fp32; others are zero.
     """
     if _on_host(variable) and all(np.shares_memory(_elements(variable), values) for _, values in parts):
         return
@@ -71,8 +68,7 @@ def _elements(variable: tf.Variable) -> np.ndarray:
 
 def _make_sole_owner(variable: tf.Variable) -> None:
     """Copies the buffer of a variable if another tensor shares it."""
-    # TensorFlow copies a shared buffer before it writes rows, so this writes zero rows. TensorFlow also sets
-    # copy-on-read, which is then undone.
+    # TensorFlow copies a shared buffer before it writes rows, even none, and sets copy-on-read, which is then undone.
     indices, updates = _no_rows(tuple(variable.shape[1:]))
     tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=indices, updates=updates)
     tf.raw_ops.DisableCopyOnRead(resource=variable.handle)

@@ -4,8 +4,7 @@ A rule is pure mathematics over fp32 tensors, element by element: it serves a wh
 bucket of many. `tftrain.optim.update` runs it, whole or sharded, in plain TensorFlow or by fused ops.
 
 A skipped update takes no branch, hence no round trip to the host and no extra pass over the weights: the scalars
-become such that every formula returns its input, bit for bit (x * 1 - 0), and `multiply_no_nan` excludes a non-finite
-gradient.
+become such that each formula returns its input, bit for bit (x * 1 - 0); `multiply_no_nan` leaves a bad gradient out.
 """
 
 import abc
@@ -43,10 +42,7 @@ class UpdateRule(abc.ABC):
 
     @abc.abstractmethod
     def next_slots(self, gradient: tf.Tensor, slots: Slots, scalars: UpdateScalars) -> list[tf.Tensor]:
-        """Returns the new slots, fp32 tensors of the gradient's shape.
-
-        The gradient is fp32, already multiplied by the gradient factor.
-        """
+        """Returns the new slots, fp32 like the gradient, which is already multiplied by the gradient factor."""
 
     @abc.abstractmethod
     def direction(
@@ -130,9 +126,7 @@ class StableAdamW(AdamW):
         """Returns g / max(sqrt(v_hat), epsilon)."""
         return gradient / tf.maximum(tf.sqrt(after[1] * scalars.v_correction), self.config.adam_epsilon)
 
-    def layer_sums(
-        self, weight: tf.Tensor, update: tf.Tensor, measure: tf.Tensor | None
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def layer_sums(self, weight: tf.Tensor, update: tf.Tensor, measure: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the sum of squares of the measure, and the number of elements."""
         return squared_norm(measure), tf.constant(measure.shape.num_elements(), tf.float32)
 
@@ -188,20 +182,13 @@ class Lion(UpdateRule):
         return tf.sign(m * scalars.beta1 - gradient * scalars.minus_one_minus_beta1)
 
 
-RULES: dict[str, type[UpdateRule]] = {
-    "adamw": AdamW,
-    "lamb": Lamb,
-    "lion": Lion,
-    "muon": Muon,
-    "stableadamw": StableAdamW,
-}
+RULES: dict[str, type[UpdateRule]] = {rule.__name__.lower(): rule for rule in (AdamW, Lamb, Lion, Muon, StableAdamW)}
 
 
 def choose(config: OptimizerConfig, fused_available: bool) -> tuple[UpdateRule, bool]:
     """Returns the rule that `--optimizer` names, and whether fused ops run it.
 
-    The prefix "fused_" or "reference_" forces an implementation. Without a prefix, fused ops run if the rule has them
-    and their library is built for this run's device.
+    The prefix "fused_" or "reference_" forces one; without it, fused ops run if they are there for this run's device.
     """
     forced, _, name = config.optimizer.rpartition("_")
     rule = RULES[name](config)
@@ -218,11 +205,7 @@ def scalars(
 ) -> UpdateScalars:
     """Returns the scalars of one update, which all tensors share; those of an identity where `skip`, a bool scalar.
 
-    Args:
-        config, learning_rate: the betas, and an fp32 scalar.
-        step: int64 scalar, updates applied before this one.
-        gradient_factor: fp32 scalar that every gradient is multiplied by.
-        skip: whether the update leaves weights and moments as they are.
+    `step`, int64 scalar, is the number of updates before. The learning rate and the gradients' factor are fp32 scalars.
     """
     time = tf.cast(step + 1, tf.float32)
 
@@ -267,8 +250,5 @@ def trust_ratio(weight_square: tf.Tensor, update_square: tf.Tensor) -> tf.Tensor
 
 
 def next_weight(weight: tf.Tensor, update: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
-    """Returns w - rate * u, and exactly w where the rate is 0; fp32 tensors of one shape, and an fp32 scalar.
-
-    The rate is the learning rate, times the trust ratio for LAMB.
-    """
+    """Returns w - rate * u, and exactly w where the rate is 0; fp32 tensors of one shape, and an fp32 scalar."""
     return weight - tf.math.multiply_no_nan(update, rate)

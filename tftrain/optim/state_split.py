@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import tensorflow as tf
 
 from tftrain.config.parallel import BUCKET_BYTES
-from tftrain.optim.state_layout import Bucket, Partitioned, Slice, layout
+from tftrain.optim.state_layout import Partitioned, Slice, layout
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
 
@@ -13,9 +13,7 @@ from tftrain.parallel.mesh import Group
 class StateSplit:
     """Converts between whole tensors and this rank's flat shard of each bucket.
 
-    Attributes:
-        group, buckets: the ranks over which tensors are partitioned, and the buckets, see `layout`.
-        slices: the slices of this rank's shard of each bucket.
+    The ranks of `group` partition `buckets`, see `layout`; `slices` are those of this rank's shard of each.
     """
 
     def __init__(self, group: Group, tensors: Sequence[Partitioned], shapes: Sequence[tf.TensorShape], strategy: str):
@@ -27,8 +25,7 @@ class StateSplit:
     def take(self, whole: Callable[[int], tf.Tensor]) -> Iterator[tf.Tensor]:
         """Yields this rank's shard of each bucket, flat, of whole tensors that are equal on all ranks.
 
-        `whole` returns a tensor by its index. It is called only for those that this rank owns elements of, one bucket
-        after the other.
+        `whole` returns a tensor by its index, only for those that this rank owns elements of, bucket after bucket.
         """
         for bucket, slices in zip(self.buckets, self.slices, strict=True):
             ranges = {tensor: range_ for tensor, _, range_ in bucket.owned(self.group.rank, self._sizes)}
@@ -50,24 +47,16 @@ class StateSplit:
         name of the collective is unique in the graph and equal on every rank.
         """
         bucket = self.buckets[number]
-        flat = self._flat(bucket, tensors, wire_dtype)
-        return collectives.reduce_scatter_sum(self.group, flat, bucket.bounds, name)
+        pieces = [  # with zeros as padding
+            tf.zeros([size], wire_dtype) if index is None else tf.reshape(tf.cast(tensors[index], wire_dtype), [-1])
+            for index, size in bucket.slices(None, self._sizes)
+        ]
+        return collectives.reduce_scatter_sum(self.group, tf.concat(pieces, axis=0), bucket.bounds, name)
 
     def gather(self, number: int, shard: tf.Tensor, name: str) -> Iterator[tuple[int, tf.Tensor]]:
-        """Collects the tensors of a bucket from the shards of all ranks, and yields index and value of each.
-
-        For the name, see `reduce`.
-        """
+        """Collects the tensors of a bucket from the shards of all ranks, and yields index and value of each."""
         bucket = self.buckets[number]
         flat = collectives.all_gather_rows(self.group, collectives.as_sendable(shard), name)
         flat = tf.bitcast(tf.ensure_shape(flat, [bucket.bounds[-1]]), shard.dtype)
         for tensor, offset in zip(bucket.tensors, bucket.offsets, strict=True):
             yield tensor, tf.reshape(flat[offset : offset + self._sizes[tensor]], self._shapes[tensor])
-
-    def _flat(self, bucket: Bucket, tensors: Mapping[int, tf.Tensor], dtype: tf.DType) -> tf.Tensor:
-        """Returns a bucket of whole tensors, with zeros as padding."""
-        pieces = [
-            tf.zeros([size], dtype) if tensor is None else tf.reshape(tf.cast(tensors[tensor], dtype), [-1])
-            for tensor, size in bucket.slices(None, self._sizes)
-        ]
-        return tf.concat(pieces, axis=0)

@@ -27,10 +27,7 @@ class Update:
     def __init__(
         self, rule: UpdateRule, fused: bool, state: OptimizerState, norms: Norms, orthogonalization: Orthogonalization
     ):
-        """Prepares the update, in place by fused ops or in plain TensorFlow.
-
-        The weight decay of a group, if given, is that of its tensors.
-        """
+        """Prepares the update, in place by fused ops or in plain TensorFlow."""
         self._rule, self._fused, self._state, self._norms = rule, fused, state, norms
         self._orthogonalization = orthogonalization
         # By tensor, None for padding: weight decay, factor of the learning rate, and whether the rule adapts that.
@@ -78,8 +75,7 @@ class Update:
         """Updates whole tensors one after the other."""
         state, done = self._state, []
         for index, gradient in enumerate(gradients):
-            # Otherwise TensorFlow's executor would start all tensors at once. Their intermediate results would take
-            # several times the memory of the weights.
+            # Otherwise TensorFlow would start all tensors at once and take several times the memory of the weights.
             with tf.control_dependencies(done):
                 variable, master = state.targets[index], state.masters[index]
                 slots = state.slots_of(index)
@@ -121,9 +117,7 @@ class Update:
         with tf.control_dependencies(done):
             self._state.publish()
 
-    def _advance(
-        self, gradient: tf.Tensor, slots: Sequence[tf.Variable], parts: Sequence[Slice], scalars: UpdateScalars
-    ):
+    def _advance(self, gradient: tf.Tensor, slots: list[tf.Variable], parts: Sequence[Slice], scalars: UpdateScalars):
         """Returns the new slots of a store, the direction of its weights without weight decay, and `layer_measure`."""
         gradient = tf.math.multiply_no_nan(tf.cast(gradient, tf.float32), scalars.gradient_factor)
         before = [slot.read_value() for slot in slots]
@@ -161,10 +155,7 @@ class Update:
     def _rates(
         self, tensors: Sequence[int | None], first: tf.Tensor, second: tf.Tensor, scalars: UpdateScalars
     ) -> tf.Tensor:
-        """Returns the learning rate of each slice times the layer's factor of its tensor, fp32 [n].
-
-        `tensors` has the tensor of each slice, None for padding; `first` and `second` are the slices' `layer_sums`.
-        """
+        """Returns each slice's learning rate times its tensor's layer factor, given their `layer_sums`; fp32 [n]."""
         rates = tf.stack(self._scaled(tensors, scalars))
         if not self._rule.adapts_layers:
             return rates
@@ -173,12 +164,8 @@ class Update:
 
     def _fused_rates(self, squares: Sequence[lamb.Squares], scalars: UpdateScalars) -> list[tf.Tensor]:
         tensors = [tensors for _, tensors, _ in self._fused_stores()]
-        rates = self._rates(
-            [tensor for each in tensors for tensor in each],
-            tf.concat([each.weights for each in squares], 0),
-            tf.concat([each.updates for each in squares], 0),
-            scalars,
-        )
+        both = (tf.concat(each, 0) for each in zip(*squares, strict=True))
+        rates = self._rates([tensor for each in tensors for tensor in each], *both, scalars)
         return tf.split(rates, [len(each) for each in tensors])
 
     def _fused_stores(self) -> list[tuple[slice, list[int | None], list[int]]]:
