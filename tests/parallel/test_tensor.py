@@ -185,8 +185,3 @@ def test_loss_and_gradients_are_those_of_the_whole_model(ranks, dtype, checkpoin
     layers = config.num_hidden_layers
     assert len(set(names)) == 1 + 4 * layers + 3
     assert checkpointing == "full" or len(names) == len(set(names))
-
-
-def test_more_ranks_than_heads_are_refused():
-    with pytest.raises(ValueError, match="--tensor_parallel_size=4: expected at most 3"):
-        BertPretrainer(small_config(), "float32", 1, ranks=TensorRanks(Group("tensor", (0, 1, 2, 3))))

@@ -78,11 +78,6 @@ class Architecture:
         """Width of the feed-forward layer."""
         return self.block.feed_forward.up.outputs
 
-    @property
-    def most_tensor_ranks(self) -> int:
-        """Most ranks that can divide each layer."""
-        return min(self.block.attention.key_value_heads, self.inner, self.vocab)
-
     def head(self, name: str) -> dict[str, parts.Leaf] | None:
         """Returns the layers of an output head by their names within it; None if there is no such head."""
         return next((dict(head.leaves) for head in self.heads if head.name == name), None)

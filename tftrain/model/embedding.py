@@ -51,10 +51,7 @@ class TokenEmbedding(tf.Module):
             self.copy = {parameters.global_name("word"): self.table}
 
     def update_copy(self, mesh: Mesh, name: str) -> None:
-        """Sends the table from its owner to the copy; every rank must call it, eagerly or in a traced function.
-
-        The name of the transfer is unique in a graph.
-        """
+        """Sends the table from its owner to the copy; every rank must call it, eagerly or in a traced function."""
         if not self.is_shared:
             return
         name, link = f"token_embedding.{name}", self._link(mesh)
@@ -93,16 +90,11 @@ class TokenEmbedding(tf.Module):
         return SparseRows(tf.reshape(local, [-1]), tf.gather(self.table, local))
 
     def look_up(self, ids: tf.Tensor, rows: tf.Tensor | None = None) -> tf.Tensor:
-        """Returns the vectors of tokens.
+        """Returns the vectors of tokens, [b * S, H], in the table's dtype.
 
-        Args:
-            ids: int32 [b, S], equal on every tensor parallel rank; with several of them, an id outside the vocabulary
-                has the vector 0.
-            rows: [b, S, H], values of `rows(ids)`, which get the gradient in the place of the table; None: the table
-                gets a dense gradient.
-
-        Returns:
-            [b * S, H], in the table's dtype, equal on every rank; under sequence parallelism, of this rank's tokens.
+        They are equal on every rank, as are the ids, int32 [b, S]; under sequence parallelism, they are those of this
+        rank's tokens. With several ranks, an id outside the vocabulary has the vector 0. The rows, [b, S, H], values of
+        `rows(ids)`, get the gradient in the place of the table; None: the table gets a dense gradient.
         """
         local, is_local = self._local(tf.reshape(ids, [-1]))  # A GPU reshapes int32 numbers only on the host.
         if rows is not None:
@@ -174,8 +166,7 @@ class Embedding(tf_keras.layers.Layer):
         first, end = self.ranks.own_tokens(length)
         x = self.token_embedding.look_up(input_ids, batch.get("token_rows"))  # [b * S, H]
         if self.token_type is not None and self._reads_types:
-            # The table has about two rows. The gradient of a product with one-hot rows is a matrix product, which adds
-            # up many rows better than a scatter does.
+            # The table has about two rows: a matrix product adds up their gradients better than a scatter does.
             types = tf.reshape(tf.cast(batch["segment_ids"][:, first:end], tf.int32), [-1])
             x += tf.matmul(tf.one_hot(types, self.token_type.shape[0], dtype=self.dtype), self.token_type)
         elif self.token_type is not None:
@@ -200,15 +191,9 @@ def lookup(table: tf.Tensor | tf.Variable, indices: tf.Tensor, keep: bool = True
     index at once, in float32 or wider: in bfloat16 the 257th gradient of a frequent word would add nothing.
 
     Args:
-        table: [rows, width], any float dtype.
-        indices: [n], int32 or int64, each in [0, rows).
+        table: [rows, width], any float dtype, as the result, [n, width].
+        indices: [n], int32 or int64, each in [0, rows); else tf.errors.InvalidArgumentError (on CPU, outside XLA).
         keep: whether the table may stay in memory until backward; if not, it is a variable.
-
-    Returns:
-        [n, width], like `table`; and a gradient for the table that is a dense tensor.
-
-    Raises:
-        tf.errors.InvalidArgumentError: an index is out of range (on CPU, outside XLA).
     """
 
     @tf.custom_gradient

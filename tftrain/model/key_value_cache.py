@@ -21,30 +21,27 @@ class LayerCache:
     def __init__(self, heads: int, head_size: int, dtype: str):
         """Has room for no token."""
         empty, shape = tf.zeros([0, heads, 0, head_size], dtype), [None, heads, None, head_size]
-        self._key, self._value = (tf.Variable(empty, trainable=False, shape=shape) for _ in range(2))
+        self._held = [tf.Variable(empty, trainable=False, shape=shape) for _ in range(2)]
 
     def reserve(self, texts: int, capacity: int) -> None:
         """Forgets everything, and takes memory for `capacity` tokens of each text."""
-        for held in (self._key, self._value):
+        for held in self._held:
             held.assign(tf.zeros([texts, held.shape[1], capacity, held.shape[3]], held.dtype), read_value=False)
 
     def extended(self, key: tf.Tensor, value: tf.Tensor, positions: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
-        """Takes the keys and values of tokens.
+        """Takes the keys and values of tokens, [texts, heads, S, head_size], at positions, int32 [texts, S].
 
-        Args:
-            key, value: [texts, heads, S, head_size].
-            positions: int32 [texts, S]; None: these are the first tokens.
-
-        Returns:
-            Those that the tokens attend to: of the first tokens, their own; else all up to the capacity.
+        None: these are the first tokens. Returns those that the tokens attend to: of the first tokens, their own; else
+        all up to the capacity.
         """
+        pairs = zip(self._held, (key, value), strict=True)
         if positions is None:
-            for held, new in ((self._key, key), (self._value, value)):
+            for held, new in pairs:
                 held[:, :, : tf.shape(new)[2]].assign(new)
             return key, value
-        for held, new in ((self._key, key), (self._value, value)):
+        for held, new in pairs:
             held.scatter_nd_update(_indices(positions, held.shape[1]), new)
-        return self._key.read_value(), self._value.read_value()
+        return tuple(held.read_value() for held in self._held)
 
 
 class LoopCache:
@@ -63,6 +60,9 @@ class LoopCache:
         pairs, indices = zip(self.held, (key, value), strict=True), _indices(positions, key.shape[1])
         self.held = tuple(tf.tensor_scatter_nd_update(held, indices, new) for held, new in pairs)
         return self.held
+
+
+Caches = Sequence[LayerCache | LoopCache]  # one for each layer of a network
 
 
 def _indices(positions: tf.Tensor, heads: int) -> tf.Tensor:
@@ -86,15 +86,10 @@ class CachedDecoder:
 
     @tf.function(input_signature=[_TEXTS, _NUMBERS, _NUMBER], autograph=False)
     def read(self, ids: tf.Tensor, lengths: tf.Tensor, capacity: tf.Tensor) -> tf.Tensor:
-        """Reads texts from their beginning.
+        """Reads texts; returns the logits of the token after each, [texts, vocabulary], fp32.
 
-        Args:
-            ids: int32 [texts, S], each with any tokens after its last one.
-            lengths: int32 [texts].
-            capacity: most tokens of a text, with those that will follow; at least S.
-
-        Returns:
-            The logits of the token after each text, [texts, vocabulary], fp32.
+        The ids, int32 [texts, S], have any tokens after the last one of each text, at its length, int32 [texts]. The
+        capacity is the most tokens of a text, with those that will follow; at least S.
         """
         for layer in self._layers:
             layer.reserve(tf.shape(ids)[0], capacity)
@@ -102,10 +97,7 @@ class CachedDecoder:
 
     @tf.function(input_signature=[_NUMBERS, _NUMBERS, _NUMBER], autograph=False)
     def read_more(self, ids: tf.Tensor, positions: tf.Tensor, capacity: tf.Tensor) -> tf.Tensor:
-        """Reads the next token of each text, int32 [texts], at its position, int32 [texts]; returns what `read` does.
-
-        The capacity is that of `read`.
-        """
+        """Reads the next token of each text, int32 [texts], at its position, int32 [texts]; see `read`."""
         return _read_more(self._network, self._layers, ids, positions, capacity)
 
 
@@ -118,14 +110,9 @@ def generate(
 ) -> tf.Tensor:
     """Returns the tokens that follow texts, int32 [texts, most], with `end_id` from the first one on.
 
-    It is a graph without variables of its own, for servers.
-
-    Args:
-        network: whole, with plain TensorFlow ops.
-        ids, lengths: see `CachedDecoder.read`.
-        most: how many tokens, int32 scalar; fewer if every text has ended.
-        choose: the next token of each text.
-        end_id: of the end token; negative: there is none.
+    It is a graph without variables of its own, for servers. For the network, ids and lengths, see `CachedDecoder`.
+    There are fewer than `most` tokens, int32 scalar, if every text has ended. A negative `end_id`: there is no end
+    token.
     """
     capacity, longest = tf.shape(ids)[1] + most, int(min(network.embedding.longest, tf.int32.max))
     unfit = f"lengths and max_new_tokens: expected a sum of at most {longest}, the positions of the model"
@@ -148,25 +135,19 @@ def generate(
     return tf.while_loop(goes_on, append, start)[3]
 
 
-def _read(network: Decoder, layers: Sequence[LayerCache | LoopCache], ids: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
+def _read(network: Decoder, layers: Caches, ids: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
     return _logits(network, layers, {"input_ids": ids}, AttentionMask(keys=tf.ones_like(ids), causal=True), lengths - 1)
 
 
 def _read_more(
-    network: Decoder,
-    layers: Sequence[LayerCache | LoopCache],
-    ids: tf.Tensor,
-    positions: tf.Tensor,
-    capacity: tf.Tensor,
+    network: Decoder, layers: Caches, ids: tf.Tensor, positions: tf.Tensor, capacity: tf.Tensor
 ) -> tf.Tensor:
     ids, positions = ids[:, tf.newaxis], positions[:, tf.newaxis]
     mask = AttentionMask(keys=tf.sequence_mask(positions[:, 0] + 1, capacity, tf.int32), positions=positions)
     return _logits(network, layers, {"input_ids": ids, "position_ids": positions}, mask, tf.zeros_like(ids[:, 0]))
 
 
-def _logits(
-    network: Decoder, layers: Sequence[LayerCache | LoopCache], batch: Batch, mask: AttentionMask, indices: tf.Tensor
-) -> tf.Tensor:
+def _logits(network: Decoder, layers: Caches, batch: Batch, mask: AttentionMask, indices: tf.Tensor) -> tf.Tensor:
     x = network.embedding(batch, None)
     for block, layer in zip(network.blocks, layers, strict=True):
         x = block(x, BlockContext(mask._replace(cache=layer)))

@@ -148,10 +148,7 @@ def _cross_entropy_over_ranks(chunks: "_Chunks", labels: tf.Tensor, first: int, 
 class _Chunks:
     """The rows of x and their labels, in chunks of equal size; the last one is filled up with zeros.
 
-    Attributes:
-        words: of this rank.
-        wide: dtype of the logits.
-        is_one: whether one chunk has all rows; then `logits` are those of x.
+    This rank has so many `words`, with logits of the dtype `wide`. If one chunk has all rows, `logits` are those of x.
     """
 
     def __init__(
@@ -187,9 +184,7 @@ class _Chunks:
     def gradients(self, dlogits: Callable, *numbers: tf.Tensor) -> list[tf.Tensor]:
         """Returns the gradients of x, table and biases.
 
-        Args:
-            dlogits: a function of logits, labels and the numbers of a chunk's rows; returns the logits' gradient.
-            numbers: of each row, [n].
+        `dlogits` is a function of logits, labels and `numbers`, [n], of a chunk's rows; returns the logits' gradient.
         """
         if self.is_one:
             return self.products(dlogits(self.logits, self.labels, *numbers), self.x)
@@ -245,8 +240,7 @@ class _Chunks:
         def step(index: int | tf.Tensor, *values: Any):
             return (index + 1, *body(index, *values))
 
-        # One condition alone: with maximum_iterations, a second counter, XLA would not know how often the loop runs,
-        # and the host would ask the GPU in each run.
+        # With a second counter, maximum_iterations, XLA would not know the count: the host would ask the GPU each time.
         _, *values = tf.while_loop(
             lambda index, *_: index < self.count, step, (tf.constant(first), *initial), parallel_iterations=1
         )

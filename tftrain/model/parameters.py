@@ -31,8 +31,7 @@ class Parameter(NamedTuple):
 
     variable: tf.Variable  # this rank's shard
     shard: VariableShard  # what that is of the whole variable
-    # Whether every rank holds the variable whole and uses it for its own tokens or heads only, so that its gradient is
-    # a sum over the tensor parallel ranks.
+    # Whether its gradient is a sum over ranks that each hold it whole and use it for their own tokens or heads.
     is_summed: bool
     # Returns the initial value, fp32, before it was rounded; None: the variable's, which every dtype represents.
     initial: Callable[[], tf.Tensor] | None

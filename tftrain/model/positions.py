@@ -10,7 +10,7 @@ from tftrain.families.rope import RopeScaling
 from tftrain.ops.tensors import dimension, wide_dtype
 
 
-def frequencies(size: int, theta: float, scaling: RopeScaling | None = None) -> np.ndarray:
+def frequencies(size: int, theta: float, scaling: RopeScaling | None) -> np.ndarray:
     """Returns the angles by which the pairs of a head of `size` elements turn from a position to the next, float64.
 
     The size is even, and theta is the base of the wavelengths.
@@ -23,21 +23,14 @@ def frequencies(size: int, theta: float, scaling: RopeScaling | None = None) -> 
     return frequencies * (as_before + (1 - as_before) / scaling.factor)
 
 
-def rotate(
-    x: tf.Tensor, theta: float, scaling: RopeScaling | None = None, positions: tf.Tensor | None = None
-) -> tf.Tensor:
+def rotate(x: tf.Tensor, theta: float, scaling: RopeScaling | None, positions: tf.Tensor | None = None) -> tf.Tensor:
     """Rotates the elements of each head by angles that are proportional to the position (Su et al., arXiv 2104.09864).
 
     Element i of the first half of a head and element i of the second half are one pair, as in GPT-NeoX and Llama. At
     position p, the pair turns by p * theta^(-2 i / head_size), before the scaling.
 
-    Args:
-        x: queries or keys, [b, S, heads, head_size], head_size even and static.
-        theta, scaling: see `frequencies` and `RopeScaling`.
-        positions: int32 [b, S]; None: 0, 1, ... in every row.
-
-    Returns:
-        A tensor like `x`, computed in fp32 (float64 for float64) and rounded once.
+    `x` are queries or keys, [b, S, heads, head_size], head_size even and static, and so is the result, computed in fp32
+    (float64 for float64) and rounded once. Positions are int32 [b, S]; None: 0, 1, ... For others, see `frequencies`.
     """
     length, size = dimension(x, 1), x.shape[3]
     wide = wide_dtype(x.dtype)
@@ -71,12 +64,8 @@ def distance_bias(
 ) -> tf.Tensor:
     """Returns what is added to the scaled scores: minus the slope of the head times the distance of the key.
 
-    Args:
-        slopes: of this rank's heads.
-        positions: int32 [b, 1, queries], of the queries; None: those of the keys, in every row.
-
-    Returns:
-        [heads, S, S], or [b, heads, queries, S]; for keys after the query, which a causal mask hides, it is positive.
+    That is [heads, S, S]; or, with positions of queries, int32 [b, 1, queries], [b, heads, queries, S]. For keys after
+    the query, which a causal mask hides, it is positive.
     """
     keys = tf.range(length)
     queries = keys if positions is None else positions

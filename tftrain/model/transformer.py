@@ -3,9 +3,8 @@
 Variables and activations are in one dtype, the compute dtype, with no casts between them; the float32 master weights
 of mixed precision belong to the optimizer's state. Norms, softmax and the losses are float32 inside.
 
-Tensor parallel ranks partition the attention heads, the feed-forward layers and the vocabulary. The norms and the small
-tables are replicated: every rank computes the same with them. Pipeline stages hold different blocks. The first stage
-has the embedding and the last one the output heads.
+Tensor parallel ranks partition the attention heads, the feed-forward layers and the vocabulary; every rank has the
+norms and the small tables. Pipeline stages hold different blocks, the first the embedding, the last the output heads.
 """
 
 import abc
@@ -23,7 +22,7 @@ from tftrain.model.checkpointing import KEEP_ALL, Checkpointing
 from tftrain.model.embedding import Embedding, TokenEmbedding
 from tftrain.model.layers import Dense, Norm
 from tftrain.model.parameters import ONE_RANK, InitialValues, Parameter, Parameters
-from tftrain.model.part import ModelPart, whole
+from tftrain.model.part import ModelPart
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.attention_mask import AttentionMask
 from tftrain.ops.dropout import DropoutKey
@@ -54,36 +53,25 @@ class Transformer(tf_keras.Model):
         initial: InitialValues | None = None,
         released: bool = False,
     ):
-        """Builds the model with its initial weights.
+        """Builds the model with its initial weights; for `dtype`, `initial` and `released`, see `Parameters`.
 
         Args:
             config: sizes, with those of the vocabulary, and parts of the blocks; each implementation is "fused" or
                 "reference".
-            dtype: "float32", "bfloat16" or "float16", of variables and activations alike; "float64" for tests.
             ranks: the tensor parallel ranks. A graph may contain the model only once, because the names of their
                 collectives must be unique.
             part: the layers of this rank; by default all.
-            initial: values to begin with; None: all are drawn.
-            released: whether the variables have no values until they are gathered.
-
-        Raises:
-            ValueError: there are fewer heads, elements of the feed-forward layer or words than tensor parallel ranks.
         """
         # Keras numbers the layers of all models of a process, and Grappler orders sums by the names of operations: a
         # model with the layers 99 and 100 would have other last bits.
         tf_keras.backend.reset_uids()
         super().__init__(dtype=dtype, autocast=False)
         self.architecture = architecture = describe(config)
-        if (least := architecture.most_tensor_ranks) < (size := ranks.group.size):
-            raise ValueError(
-                f"--tensor_parallel_size={size}: expected at most {least}, the least of --num_attention_heads, "
-                f"--num_key_value_heads, --intermediate_size and --vocab_size"
-            )
-        self.ranks, self.part = ranks, part or whole(architecture.layers)
+        self.ranks, self.part = ranks, part or ModelPart(tuple(range(architecture.layers)))
         self._parameters = Parameters(dtype, seed, config.initializer_range, ranks, initial, released)
         # XLA compiles clusters of sharded layers, and the recomputation of a whole block is outside of them.
         # If weights are released, a block is recomputed from outside, see `tftrain.train.sharded`.
-        inside = checkpointing._replace(jit=checkpointing.jit and size == 1)
+        inside = checkpointing._replace(jit=checkpointing.jit and ranks.group.size == 1)
         self._checkpointing = KEEP_ALL if released else inside
         on_tokens = replace(self._parameters, are_parts=ranks.divide_sequence)
         tables = on_tokens.inner("embeddings")

@@ -14,8 +14,7 @@ import tensorflow as tf
 class Deferred:
     """The products of some layers whose kernels get their gradients later.
 
-    Attributes:
-        inputs: by kernel, x of its product, [rows, inputs]; None until the product is traced.
+    By kernel, `inputs` has x of its product, [rows, inputs]; None until the product is traced.
     """
 
     def __init__(self, kernels: Sequence[tf.Variable], taps: Sequence[tf.Tensor]):
@@ -33,11 +32,8 @@ class Deferred:
         self.inputs[index] = x
 
         @tf.custom_gradient
-        def multiply(x: tf.Tensor, tap: tf.Tensor):
-            def gradient(upstream: tf.Tensor):
-                return tf.matmul(upstream, weights, transpose_b=True), upstream
-
-            return tf.matmul(x, weights), gradient
+        def multiply(x: tf.Tensor, _tap: tf.Tensor):
+            return tf.matmul(x, weights), lambda upstream: (tf.matmul(upstream, weights, transpose_b=True), upstream)
 
         return multiply(x, self._taps[index])
 
