@@ -9,7 +9,7 @@ from tftrain.model.embedding import lookup
 from tftrain.model.gathered_weights import ReadAgain, fill, release
 from tftrain.parallel.mesh import Mesh
 from tftrain.state.new_run import new_run
-from tftrain.train.gradients import Position
+from tftrain.train.gradients import MicroBatch, Position
 from tftrain.train.pipeline import PipelineGradients
 from tftrain.train.sharded import ShardedModel
 
@@ -81,7 +81,7 @@ def test_backward_keeps_no_kernel_and_no_table(model, stages):
     def both(x, upstream):
         gradients = []
         for chunk in [number for number, part in enumerate(stage.parts) if not part.heads]:
-            made = stage.forward(chunk, x if chunk else None, batch, tf.constant(0, tf.int64), position, False)
+            made = stage.forward(chunk, x if chunk else None, MicroBatch(batch, tf.constant(0, tf.int64), position))
             calls.append(made.output.op)
             gradients += stage.backward(made, upstream).of_variables.values()
         return gradients

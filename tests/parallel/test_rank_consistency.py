@@ -115,7 +115,7 @@ def test_collectives_of_nested_functions_and_loops_are_compared_before_the_first
     found = graph_collectives.collectives_of(last.traced())
     assert found == {"world": [SUM.format("looped", 3), SUM.format("last", 5)]}
     for steps, expected in (([last, other], ("other", 5, "last", 5)), ([wide, last], ("last", 5, "last", 6))):
-        check = lambda mesh, steps=steps: rank_checks.before_first_step(steps[mesh.rank], {}, None, mesh)  # noqa: E731
+        check = lambda mesh, steps=steps: rank_checks.before_first_step(steps[mesh.rank], {}, None, mesh, "")  # noqa: E731
         said = refusals(monkeypatch, check)
         clause = f"{SUM.format(*expected[:2])}, but {SUM.format(*expected[2:])} on rank 0"
         assert f"on rank 1 collective 1 of the world group is {clause};" in said

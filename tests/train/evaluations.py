@@ -36,7 +36,7 @@ def evaluation(mesh, path, *args):
     if config.shards_weights(mesh.split.size):
         return held_out.of_run(new_run(config, mesh, trains=False), data)()
     parts = parts_of_rank(config.model, config.data, config.parallel, mesh)
-    return HeldOut(config, data, make_task(config, mesh, joined(parts)), parts, mesh)()
+    return HeldOut(config, data, make_task(config, mesh, joined(parts)), parts, mesh, None)()
 
 
 def compare(found, expected):

@@ -30,8 +30,7 @@ OUTPUT_GRADIENTS = "output_gradients"
 class Gradients(NamedTuple):
     """The result of forward and backward over one or more micro-batches."""
 
-    # A gradient for each variable, still different on each rank; where every micro-batch is reduced at once, this
-    # rank's part of each bucket, summed over ranks.
+    # One for each variable, different on each rank; or this rank's sum of each bucket, if micro-batches are reduced.
     dense: list[tf.Tensor]
     rows: SparseRows | None  # gradients of the token embedding's looked-up rows; None where they are part of `dense`
     sums: tf.Tensor  # the task's, fp32 [len(task.sums)]
@@ -55,17 +54,26 @@ class Position(NamedTuple):
     trains: bool = True  # whether backward follows; False: a first pass over the batch, with the dropout of the update
 
 
+class MicroBatch(NamedTuple):
+    """A micro-batch and where it is in the run."""
+
+    features: Batch
+    first_sample: tf.Tensor  # int64 scalar, index of its first sample in the global batch
+    position: Position | None  # where the global batch is; None in an evaluation, without dropout and backward
+
+    @property
+    def trains(self) -> bool:
+        """Whether backward follows."""
+        return self.position is not None and self.position.trains
+
+
 def compare(
     task: Task, group: Group, outputs: tf.Tensor, batch: Batch, position: Position
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Computes the loss of a task that compares samples; every rank of the data parallel group must call it.
 
-    Args:
-        outputs: of all samples of this rank's share of the global batch, fp32 [n, ...].
-
-    Returns:
-        The gradient of the loss, times the loss scale, by the outputs; and the task's sums that are losses, with zeros
-        for the others, [len(task.sums)]; both of the outputs' dtype.
+    The outputs are those of this rank's samples of the global batch, fp32 [n, ...]. Returns, of their dtype, the
+    gradient of the loss, times the loss scale, by them; and [len(task.sums)], zeros for sums that are no losses.
     """
     sums, gradient = task.compare(outputs, batch, group)
     zeros = dict.fromkeys(task.sums, tf.zeros([], outputs.dtype))
@@ -113,7 +121,7 @@ class Accumulation:
 
     def _outputs(self, batch: Batch, position: Position) -> tf.Tensor:
         size, samples = self._run.config.batch.micro_batch_size, self._run.task.batch_size(batch)
-        start, _ = self._run.mesh.data.share(samples * self._run.mesh.data.size)
+        start = self._run.mesh.data.rank * samples
 
         def of_micro_batch(first: tf.Tensor) -> list[tf.Tensor]:
             micro = _micro_batch_of(batch, size, first // size)
@@ -136,9 +144,9 @@ class Accumulation:
         return is_compared and OUTPUT_GRADIENTS not in batch
 
     def _accumulate(self, batch: Batch, position: Position, but_last: bool) -> Gradients:
-        task, data, size = self._run.task, self._run.mesh.data, self._run.config.batch.micro_batch_size
+        task, size = self._run.task, self._run.config.batch.micro_batch_size
         samples = task.batch_size(batch)
-        steps, (start, _) = samples // size, data.share(samples * data.size)
+        steps, start = samples // size, self._run.mesh.data.rank * samples
         if steps - but_last == 1:
             batch = {name: each[:size] for name, each in batch.items()} if but_last else batch
             return self._reduced_micro_batch(batch, tf.constant(start, tf.int64), position)
@@ -173,13 +181,15 @@ class Accumulation:
             both = xla.optimization_barrier(*tf.nest.flatten(given))
             (*dense, sums), last = tf.nest.pack_sequence_as(given, both)
             earlier = Gradients(dense, None, sums)
-        end = self._run.mesh.data.share(samples * self._run.mesh.data.size)[1]
+        end = (self._run.mesh.data.rank + 1) * samples
         gradients = self._micro_batch(last, tf.constant(end - size, tf.int64), position)
         gradients = added(earlier, gradients, self.buffer_dtype) if earlier else gradients
         return gradients._replace(dense=self._reduction.sum_in_program(gradients.dense))
 
     def _buffer_shapes(self) -> list[Sequence[int]]:
-        return self._reduction.buffer_shapes(self._variables)
+        if self._reduction.each_micro_batch:
+            return [[sum(part.size for part in parts)] for parts in self._reduction.split.slices]
+        return [variable.shape for variable in self._variables]
 
     def _reduced_micro_batch(self, batch: Batch, first_sample: tf.Tensor, position: Position) -> Gradients:
         """Returns the gradients of a micro-batch, summed over ranks if the reduction wants each micro-batch."""

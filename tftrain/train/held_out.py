@@ -6,8 +6,7 @@ A score, such as F1, is computed from the predictions for all examples, which ev
 on the number of ranks. So is the loss of a task that compares samples: every held-out sample is compared with all. The
 vectors of a corpus are gathered in parts, and the first rank alone has all of them and ranks its documents.
 
-The unigram entropy is the lowest loss of a model that knows only how frequent each token is. A lower loss shows that
-the model has learned from context.
+A model that knows only how frequent each token is has the unigram entropy as its lowest loss: less is due to context.
 """
 
 import functools
@@ -29,6 +28,7 @@ from tftrain.parallel.mesh import Group, Mesh
 from tftrain.state.run_state import Evaluation, Run
 from tftrain.tasks import sources
 from tftrain.tasks.task import Batch, Task
+from tftrain.train.gradients import MicroBatch
 from tftrain.train.pipeline import forward_only
 from tftrain.train.sharded import ShardedModel
 from tftrain.train.stage import CompiledStage
@@ -46,13 +46,12 @@ class HeldOut:
         task: Task,
         parts: Sequence[ModelPart],
         mesh: Mesh,
-        sharded: ShardedModel | None = None,
+        sharded: ShardedModel | None,
         weights: Callable[[], AbstractContextManager] = nullcontext,
     ):
         """Opens the split; nothing is read before the first call, and each call evaluates the task's model as it is.
 
-        `sharded` is the model where ranks hold shards of the weights. `weights` gives the model, within a `with`
-        statement, the weights to evaluate.
+        `sharded` is the model of ranks that hold shards. `weights` gives it, in a `with` statement, those to evaluate.
         """
         self._weights, jit = weights, config.compiles_whole(devices.has_gpu())
         self._config, self._task, self._mesh = config, task, mesh
@@ -70,8 +69,7 @@ class HeldOut:
             return self._evaluate(before_batch)
 
     def _evaluate(self, before_batch: Callable[[], None]) -> Evaluation:
-        # One forward pass takes a micro-batch: evaluation needs no more memory than training. Each of several pipeline
-        # stages takes one at a time.
+        # One forward pass takes a micro-batch, as in training; each of several pipeline stages takes one at a time.
         mesh = self._mesh
         samples = self._config.batch.micro_batch_size * mesh.data.size * mesh.pipeline_parallel_size
         share = self._mesh.data.share(samples)
@@ -153,7 +151,7 @@ class HeldOut:
     def _of_batch(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor | None]:
         """Returns the task's sums, fp32 [len(task.sums)], and what it predicts for each sample, if it has a scorer."""
         if self._sharded:
-            forward = self._sharded.forward(batch, tf.constant(0, tf.int64), None)
+            forward = self._sharded.forward(MicroBatch(batch, tf.constant(0, tf.int64), None))
             return forward.sums, forward.outputs
         results = self._task.run_part(self._task.model.part, None, batch)
         return self._task.vector(results), results.get("outputs")

@@ -41,21 +41,16 @@ def introduce(run: Run, source: ExampleSource, done: int, resumed: Path | None) 
     if (dtype := config.batch.grad_accum_dtype) != "fp32" and config.batch.grad_accum_steps == 1:
         logger.info(f"--grad_accum_dtype={dtype} has no effect: an update is one micro-batch")
     if config.parallel.splits_state and not split:
-        where = " on each host" if run.mesh.split_size else ""
-        logger.info(
-            "--split_opt_state, --split_grad_accum and --split_weights have no effect: there is one data parallel rank"
-            f"{where}"
-        )
+        reason = f"there is one data parallel rank{' on each host' if run.mesh.split_size else ''}"
+        logger.info(f"--split_opt_state, --split_grad_accum and --split_weights have no effect: {reason}")
     if config.log.plot_schedule and run.mesh.is_chief:
         path = Path(config.run.folder) / "schedule.png"
         plot.schedule_curve(config.optimizer, config.run.max_steps, run.timeline, path)
         logger.info(f"schedule {path}")
     checkpoint = config.checkpoint
     if not checkpoint.saves_before(config.run.max_steps):
-        logger.info(
-            f"--checkpoint_every={checkpoint.checkpoint_every} and --checkpoint_minutes=0: there is no checkpoint "
-            "before the end; a run that is killed loses all its steps"
-        )
+        flags = f"--checkpoint_every={checkpoint.checkpoint_every} and --checkpoint_minutes=0"
+        logger.info(f"{flags}: there is no checkpoint before the end; a run that is killed loses all its steps")
     initial = config.run.init_checkpoint or "random weights"
     logger.info(f"continuing after step {done} of {resumed}" if resumed else f"starting from {initial}")
 
@@ -119,10 +114,8 @@ def _division_words(run: Run) -> tuple[str, ...]:
         words.append("sequence parallel")
     if stages > 1:
         chunks = f", {parallel.virtual_pipeline_size} chunks" if parallel.virtual_pipeline_size > 1 else ""
-        words.append(f"schedule {parallel.pipeline_schedule}{chunks}")
-        words.append(
-            f"layers of the model chunks {','.join(map(str, division_of(run.whole.model, run.whole.data, parallel)))}"
-        )
+        layers = ",".join(map(str, division_of(run.whole.model, run.whole.data, parallel)))
+        words += [f"schedule {parallel.pipeline_schedule}{chunks}", f"layers of the model chunks {layers}"]
     return (*words, f"transport {'tensorflow' if mesh.tensorflow_kinds else 'horovod'}")
 
 
@@ -130,11 +123,8 @@ def describe_phase(run: Run, number: int) -> str:
     """Returns a line on a phase: its updates and samples, and its flags, without those that all phases have."""
     timeline, steps = run.timeline, run.timeline.steps(run.config.run.max_steps)[number]
     every = [vars(phase.data) | vars(phase.batch) for phase in timeline.phases]
-    shown = [
-        name
-        for name in FLAGS
-        if name in ("max_seq_length", "global_batch_size") or len({own[name] for own in every}) > 1
-    ]
+    always = ("max_seq_length", "global_batch_size")
+    shown = [name for name in FLAGS if name in always or len({own[name] for own in every}) > 1]
     words = ", ".join(f"{name}={every[number][name]}" for name in shown if every[number][name] is not None)
     when = f"steps {steps.start + 1} to {steps.stop}, from sample {timeline.begins[number]}" if steps else "no step"
     return f"phase {number + 1} of {len(every)}: {when}: {words}"

@@ -65,11 +65,7 @@ def _train(built: Built, watchdog: Watchdog) -> ExitCode:
 def take_steps(
     phases: Phases, observers: Sequence[Observer], clock: Clock, watchdog: Watchdog, done: int, max_steps: int
 ) -> Decision:
-    """Takes steps until one is the last, and returns what was decided after that one.
-
-    The observers are called in their order. `done` and `max_steps` are the updates before the first step, and after the
-    last one.
-    """
+    """Takes steps after those `done` until one is the last, and returns what was decided after that one."""
     number, decision = done, Decision(is_last=done >= max_steps)
     decision = decide([observer.begin for observer in observers], TakenStep(done), decision)
     while not decision.ends:
@@ -96,9 +92,7 @@ def take_steps(
     return decision
 
 
-def decide(
-    methods: Iterable[Callable[[TakenStep, Decision], Decision | None]], step: TakenStep, decision: Decision
-) -> Decision:
+def decide(methods: Iterable[Callable[..., Decision | None]], step: TakenStep, decision: Decision) -> Decision:
     """Returns the decision after methods of observers, each of which knows the decision of those before it."""
     for method in methods:
         decision |= method(step, decision) or Decision()

@@ -1,7 +1,6 @@
 """Draws the memory of the fullest rank over one step, measured and planned (`--trace_memory`).
 
-A thread samples what the allocator has handed out, to which the picture adds what was held before the model was built.
-The planned curve has the length of the measured step.
+A thread samples what the allocator has handed out; the picture adds what was held before, and stretches the plan to it.
 """
 
 import dataclasses
@@ -96,22 +95,11 @@ class MemoryTrace(Observer):
 
 
 def draw(title: str, length: float, held: np.ndarray, moments: list[Moment], peak: float, path: Path) -> None:
-    """Draws the memory of a step of `length` seconds.
-
-    Args:
-        held: measured bytes, evenly over the step.
-        moments: the plan, whose times are scaled to the step; none under a pipeline.
-        peak: planned bytes, with what the plan does not place in time.
-    """
+    """Draws the memory of a step: measured bytes, evenly over its seconds, and the plan, scaled to them."""
     axes = axes_of(title, "seconds of the step")
     axes.grid(False)  # The phases are its background.
-    axes.plot(
-        np.linspace(0, length, len(held)),
-        held / GB,
-        color=TRAIN,
-        linewidth=2,
-        label=f"measured, {held.max() / GB:.2f} GB at most",
-    )
+    label = f"measured, {held.max() / GB:.2f} GB at most"
+    axes.plot(np.linspace(0, length, len(held)), held / GB, color=TRAIN, linewidth=2, label=label)
     if moments:
         scale = length / (moments[-1].seconds or 1.0)
         times, sizes = [scale * each.seconds for each in moments], [each.held / GB for each in moments]

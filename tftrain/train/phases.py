@@ -63,8 +63,7 @@ class Phases:
     def _share_of_batches(self, consumed: int, steps: int) -> DeviceBatches | Iterator[tuple[Batch, None]]:
         run, config = self._run, self._run.config
         seed, ramp, share = config.run.seed, config.batch.ramp, run.mesh.data.share
-        left_out = run.left_out
-        batches = pipeline.ramped_batches(self.source, config.data, seed, consumed, ramp, share, steps, left_out)
+        batches = pipeline.ramped_batches(self.source, config.data, seed, consumed, ramp, share, steps, run.left_out)
         if device := device_of_batches(run.jit):
             return DeviceBatches(batches, run.task, run.mesh.data, device)
         return ((batch, None) for batch in batches)

@@ -6,7 +6,7 @@ tensor, and a receive for the computation before it, so transfers run while the 
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -20,7 +20,7 @@ from tftrain.schedules import orders
 from tftrain.schedules.table import Action, ActionKind, Schedule, input_of, output_of
 from tftrain.state.run_state import Run
 from tftrain.tasks.task import Batch
-from tftrain.train.gradients import OUTPUT_GRADIENTS, Gradients, Position, compare, without_gradients
+from tftrain.train.gradients import OUTPUT_GRADIENTS, Gradients, MicroBatch, Position, compare, without_gradients
 from tftrain.train.stage import Backward, CompiledStage, Forward
 from tftrain.train.stage_clock import StageClock
 
@@ -30,9 +30,8 @@ def forward_only(
 ) -> tuple[tf.Tensor, tf.Tensor | None]:
     """Runs a batch of whole micro-batches forward; without a position, as in an evaluation.
 
-    Returns:
-        The sums, fp32 [len(task.sums)], zeros but on the last stage; and there, what the task predicts for each sample,
-        if it has a scorer. The sums are there when this stage has done its work.
+    Returns the sums, fp32 [len(task.sums)], zeros but on the last stage; and there, what the task predicts for each
+    sample, if it has a scorer. The sums are there when this stage has done its work.
     """
     task, config = stage.task, stage.task.config
     count = task.batch_size(batch) // config.batch.micro_batch_size
@@ -52,10 +51,7 @@ class PipelineGradients:
         self.clock = StageClock() if run.config.log.trace_pipeline else None
 
     def __call__(self, batch: Batch, position: Position) -> Gradients:
-        """Computes the gradients of this rank's share of a global batch, times the loss scale.
-
-        The share is the same on all stages: some times micro_batch_size samples.
-        """
+        """Computes the gradients of this rank's share of a global batch, times the loss scale; see `Accumulation`."""
         run, config = self._run, self._run.config
         count = run.task.batch_size(batch) // config.batch.micro_batch_size
         table = schedule_of(config.parallel, count)
@@ -101,17 +97,11 @@ class StageGraph:
         clock: StageClock | None = None,
         part: PartOfShare | None = None,
     ):
-        """Starts an empty graph for a batch of `table.micro_batches` micro-batches.
+        """Starts an empty graph for a batch of `table.micro_batches` micro-batches; None as position: an evaluation.
 
-        Args:
-            stage, mesh, table, clock: what computes, on which of the ranks, by which schedule, and is measured how.
-            batch, position: the batch, and its position in the run; None in an evaluation.
-            dtype: in which the gradients of micro-batches are added; None: their own.
-            part: where in this rank's share the batch is; None: it is the whole share.
-
-        Attributes:
-            of_inputs: their gradient, once the graph has run.
-            outputs: predictions of each micro-batch, on the last stage if no backward follows.
+        Gradients of micro-batches are added in the dtype, or in their own. `part` says where in this rank's share the
+        batch is; None: it is the whole share. When the graph has run, `of_inputs` is their gradient, and `outputs` are
+        the predictions of each micro-batch, on the last stage if no backward follows.
         """
         self._stage, self._mesh, self._table = stage, mesh, table
         self._batch, self._position, self._dtype, self._clock = without_gradients(batch), position, dtype, clock
@@ -119,7 +109,7 @@ class StageGraph:
         # A first pass is in the graph of the update, where names are unique.
         self._prefix = "" if self._trains or position is None else "first_pass."
         samples = stage.task.batch_size(batch)
-        end = part.end if part else mesh.data.share(samples * mesh.data.size)[1]
+        end = part.end if part else (mesh.data.rank + 1) * samples
         self._samples, self._first_sample = samples // table.micro_batches, end - samples
         self._halves = any(action.kind is ActionKind.BACKWARD_INPUTS for action in table.stages[mesh.stage])
         self._forwards: dict[tuple[int, int], Forward] = {}
@@ -150,8 +140,10 @@ class StageGraph:
         if self._clock:
             self._clock.store()
         with tf.control_dependencies([collectives.prevent_pruning(each) for each in self._sent]):
-            indices = range(len(self._stage.variables)) if self._trains else ()
-            dense = [tf.identity(self._gradient(index)) for index in indices]
+            variables, total = enumerate(self._stage.variables if self._trains else ()), self._gradients.get
+            # A token embedding has no gradient if its rows are inputs and it is no output layer.
+            found = ((total(index), variable) for index, variable in variables)
+            dense = [tf.identity(tf.zeros_like(variable) if each is None else each) for each, variable in found]
             return Gradients(dense, None, tf.identity(self._sums))
 
     def _forward(self, action: Action) -> None:
@@ -160,7 +152,8 @@ class StageGraph:
         batch = {name: self._rows(tensor, action.micro_batch) for name, tensor in self._batch.items()}
         first_sample = tf.constant(self._first_sample + action.micro_batch * self._samples, tf.int64)
         with self._measured(action, inputs) as ended:
-            forward = stage.forward(action.chunk, inputs, batch, first_sample, self._position, self._halves)
+            micro = MicroBatch(batch, first_sample, self._position)
+            forward = stage.forward(action.chunk, inputs, micro, self._halves)
             ended([forward.output])
         if self._trains:
             self._forwards[action.chunk, action.micro_batch] = forward
@@ -182,8 +175,7 @@ class StageGraph:
             ended([*done.of_variables.values(), *done.upstream])
         if done.of_inputs is not None:
             self._output(action, done.of_inputs)
-        self._add(done.of_variables)
-        self._order = [*self._order_of(done.of_variables), *([] if done.of_inputs is None else [done.of_inputs])]
+        self._order = [*self._added(done.of_variables), *([] if done.of_inputs is None else [done.of_inputs])]
         if action.kind is ActionKind.BACKWARD_INPUTS:
             self._order += done.upstream
             self._backwards[action.chunk, action.micro_batch] = done
@@ -193,8 +185,7 @@ class StageGraph:
             backward = self._backwards.pop((action.chunk, action.micro_batch))
             gradients = self._stage.backward_weights(action.chunk, backward)
             ended(gradients.values())
-        self._add(gradients)
-        self._order = self._order_of(gradients)
+        self._order = self._added(gradients)
 
     def _gradient_of_outputs(self, outputs: tf.Tensor, micro_batch: int) -> tf.Tensor:
         """Returns the gradient of the loss by the outputs of a micro-batch of samples that are compared."""
@@ -229,16 +220,11 @@ class StageGraph:
         else:
             self.of_inputs = tensor
 
-    def _add(self, gradients: Mapping[int, tf.Tensor]) -> None:
+    def _added(self, gradients: Mapping[int, tf.Tensor]) -> list[tf.Tensor]:
+        """Adds gradients of variables to those so far; returns the sums."""
         for index, gradient in gradients.items():
             gradient, total = tf.cast(gradient, self._dtype or gradient.dtype), self._gradients.get(index)
             self._gradients[index] = gradient if total is None else total + gradient
-
-    def _gradient(self, index: int) -> tf.Tensor:
-        # A token embedding has none if its rows are inputs and it is no output layer.
-        return self._gradients[index] if index in self._gradients else tf.zeros_like(self._stage.variables[index])
-
-    def _order_of(self, gradients: Iterable[int]) -> list[tf.Tensor]:
         return [self._gradients[index] for index in gradients]
 
     def _rows(self, tensor: tf.Tensor, micro_batch: int) -> tf.Tensor:

@@ -1,7 +1,6 @@
 """Forward and backward block by block, where each rank holds a shard of the weights (ZeRO-3, arXiv 1910.02054).
 
-The shards are the master weights. A bucket of them has weights of one unit: the token embedding, the other embeddings,
-a block, or what follows the blocks.
+The shards are the master weights. A bucket is of one unit: token embedding, other embeddings, a block, or the rest.
 
 A visit is a forward or backward pass of one part of the model: the embedding, a block, or the heads. The weights of a
 part are gathered before its visit and released afterwards, unless the next visits need them. While a part computes, the
@@ -11,7 +10,6 @@ checkpointing, the backward visit of a block begins with its forward pass; `tftr
 weights.
 """
 
-import functools
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -24,7 +22,15 @@ from tftrain.optim.state_layout import EMBEDDINGS, HEADS, TOKENS, unit_of
 from tftrain.parallel.gradient_reduction import GradientReduction
 from tftrain.state.run_state import Run
 from tftrain.tasks.task import Batch
-from tftrain.train.gradients import OUTPUT_GRADIENTS, Accumulation, Gradients, Position, compare, without_gradients
+from tftrain.train.gradients import (
+    OUTPUT_GRADIENTS,
+    Accumulation,
+    Gradients,
+    MicroBatch,
+    Position,
+    compare,
+    without_gradients,
+)
 from tftrain.train.stage import CompiledStage, Forward
 
 
@@ -51,22 +57,18 @@ class ShardedModel:
         self._recomputes = config.compute.activation_checkpointing == "full"
         self._wire = tf.float16 if config.compute.hvd_fp16_compression else tf.float32
 
-    def forward(self, batch: Batch, first_sample: tf.Tensor, position: Position | None) -> Forward:
+    def forward(self, micro: MicroBatch) -> Forward:
         """Returns the forward pass of the heads, without gradients; see `CompiledStage.forward`."""
-        heads, forwards, order = len(self._buckets) - 1, None, []
+        heads, last, order = len(self._buckets) - 1, None, []
         for visit in self._with_weights(self._visits(range(heads + 1), forward=True), order, "forward_weights"):
-            inputs = None if forwards is None else forwards.output
-            forwards = self._stage.forward(visit.chunk, inputs, batch, first_sample, position, in_halves=False)
-            order[:] = [forwards.output]
-        return forwards
+            last = self._stage.forward(visit.chunk, last and last.output, micro)
+            order[:] = [last.output]
+        return last
 
-    def gradients(self, batch: Batch, first_sample: tf.Tensor, position: Position) -> Gradients:
-        """Computes the gradients of a micro-batch: this rank's shard of each bucket, summed over the ranks, in fp32.
-
-        `first_sample`, int64 scalar, is the index of its first sample in the global batch.
-        """
-        heads, forwards, upstream, order = len(self._buckets) - 1, [], batch.get(OUTPUT_GRADIENTS), []
-        batch = without_gradients(batch)
+    def gradients(self, micro: MicroBatch) -> Gradients:
+        """Computes the gradients of a micro-batch: this rank's shard of each bucket, summed over the ranks, in fp32."""
+        heads, forwards, upstream, order = len(self._buckets) - 1, [], micro.features.get(OUTPUT_GRADIENTS), []
+        micro = micro._replace(features=without_gradients(micro.features))
         visits = self._visits(range(heads), forward=True)
         visits += [Visit(heads, True, True, self._buckets[heads])]
         visits += self._visits(reversed(range(heads)), backward=True)
@@ -74,17 +76,14 @@ class ShardedModel:
         travelling: deque[list[tf.Tensor]] = deque()
         for visit in self._with_weights(visits, order):
             chunk, is_recomputed = visit.chunk, self._recomputes and 0 < visit.chunk < heads
-            forward = functools.partial(
-                self._stage.forward, chunk, batch=batch, first_sample=first_sample, position=position, in_halves=False
-            )
             if visit.forward:
-                forwards.append(forward(forwards[-1].output if forwards else None))
+                forwards.append(self._stage.forward(chunk, forwards[-1].output if forwards else None, micro))
                 order[:] = [forwards[-1].output]
             if chunk == heads:
                 sums = forwards[-1].sums
                 if self._run.task.compares_samples and upstream is None:
-                    outputs = forwards[-1].output
-                    upstream, compared = compare(self._run.task, self._run.mesh.data, outputs, batch, position)
+                    task, outputs = self._run.task, forwards[-1].output
+                    upstream, compared = compare(task, self._run.mesh.data, outputs, micro.features, micro.position)
                     sums += compared
             if visit.backward:
                 # The gradients of one part travel while the next one computes, and not those of more.
@@ -92,7 +91,7 @@ class ShardedModel:
                     last_forward = forwards.pop()
                     if is_recomputed:
                         with tf.control_dependencies([upstream]):
-                            last_forward = forward(last_forward.inputs)
+                            last_forward = self._stage.forward(chunk, last_forward.inputs, micro)
                     backward = self._stage.backward(last_forward, upstream)
                 upstream, of_variables = backward.of_inputs, backward.of_variables
                 order[:] = [*of_variables.values(), *([] if upstream is None else [upstream])]
@@ -113,8 +112,7 @@ class ShardedModel:
     def _reduced(self, chunk: int, gradients: dict[int, tf.Tensor]) -> dict[int, tf.Tensor]:
         """Sums a part's gradients, by the index of a variable, for all of a bucket or for none, over the ranks.
 
-        Returns:
-            For each bucket with gradients, this rank's shard of the sum, flat, in fp32.
+        Returns this rank's shard of the sum for each bucket with gradients, flat, in fp32.
         """
         split, name = self._state.split, f"gradients.{chunk}"
         used = [each for each in self._buckets[chunk] if not gradients.keys().isdisjoint(split.buckets[each].tensors)]
@@ -152,10 +150,10 @@ class ShardedGradients(Accumulation):
         self._compiled, self._compiled_outputs = self._accumulate, self._outputs  # The parts alone are compiled.
 
     def _outputs_of(self, batch: Batch, first_sample: tf.Tensor, position: Position) -> tf.Tensor:
-        return self._model.forward(batch, first_sample, position).outputs
+        return self._model.forward(MicroBatch(batch, first_sample, position)).outputs
 
     def _buffer_shapes(self) -> list[Sequence[int]]:
         return [master.shape for master in self._run.optimizer.state.masters]
 
     def _reduced_micro_batch(self, batch: Batch, first_sample: tf.Tensor, position: Position) -> Gradients:
-        return self._model.gradients(batch, first_sample, position)
+        return self._model.gradients(MicroBatch(batch, first_sample, position))

@@ -14,9 +14,9 @@ from tftrain.model.gathered_weights import ReadAgain
 from tftrain.model.part import ModelPart
 from tftrain.model.weight_gradients import Deferred, kernel_gradients, tap
 from tftrain.ops.dropout import DropoutKey
-from tftrain.tasks.task import Batch, Task
+from tftrain.tasks.task import Task
 from tftrain.train.device_batches import decoded
-from tftrain.train.gradients import Position
+from tftrain.train.gradients import MicroBatch
 
 # A compiled part is not inlined: else a step's graph would have its layers once for each micro-batch.
 AS_CALL = {"_noinline": True}
@@ -48,12 +48,9 @@ class Backward(NamedTuple):
 
 
 class CompiledStage:
-    """The compiled parts of this rank.
+    """The compiled `parts` of this rank, in the order of the layers, of the model in `task`; a schedule says chunks.
 
-    Attributes:
-        task: with this rank's parts of the model.
-        parts: of this rank, in the order of the layers; the schedule calls them chunks.
-        variables: of all parts, a copy of the token embedding last.
+    `variables` are those of all parts, a copy of the token embedding last.
     """
 
     def __init__(self, task: Task, parts: Sequence[ModelPart], jit: bool, products: ReadAgain | None = None):
@@ -67,29 +64,15 @@ class CompiledStage:
         self._functions = [compiled(functools.partial(self._run, chunk)) for chunk in range(len(self.parts))]
         self._kernel_gradients = compiled(kernel_gradients)
 
-    def forward(
-        self,
-        chunk: int,
-        inputs: tf.Tensor | None,
-        batch: Batch,
-        first_sample: tf.Tensor,
-        position: Position | None,
-        in_halves: bool,
-    ) -> Forward:
-        """Runs a part.
+    def forward(self, chunk: int, inputs: tf.Tensor | None, micro: MicroBatch, in_halves: bool = False) -> Forward:
+        """Runs the part number `chunk`; if `in_halves`, backward will be in two halves.
 
-        Args:
-            chunk, batch: index of the part, and the micro-batch.
-            inputs: activations of the part before, [b, S, H]; for the part with the embedding None, or the rows that it
-                looks up in the token embedding, whose gradient is then that of the inputs.
-            first_sample: int64 scalar, index of the micro-batch's first sample in the global batch.
-            position: of the global batch in the run, which says whether backward follows; None in an evaluation, which
-                has no dropout and no backward.
-            in_halves: whether backward will be in two halves.
+        `inputs` are activations of the part before, [b, S, H]; for the part with the embedding None, or the rows that
+        it looks up in the token embedding, whose gradient is then that of the inputs.
         """
         taps = [tap(kernel.dtype) for kernel in self._kernels[chunk]] if in_halves else []
-        call = functools.partial(self._functions[chunk], inputs, batch, first_sample, position, taps)
-        if position is None or not position.trains:
+        call = functools.partial(self._functions[chunk], inputs, micro, taps)
+        if not micro.trains:
             output, sums, outputs = call()
             return Forward(output, sums, outputs if self.parts[chunk].heads else None, None, inputs, taps, [])
         tape = tf.GradientTape(watch_accessed_variables=False)
@@ -99,10 +82,7 @@ class CompiledStage:
         return Forward(output, sums, None, tape, inputs, taps, kernel_inputs)
 
     def backward(self, forward: Forward, upstream: tf.Tensor | None) -> Backward:
-        """Runs a part backward, or the first half of it if the forward pass was made for halves.
-
-        `upstream` is the gradient of the part's output; None if that is the loss.
-        """
+        """Runs a part backward, in halves if its forward pass was; no `upstream` gradient if the output is the loss."""
         sources = [*([] if forward.inputs is None else [forward.inputs]), *self.variables, *forward.taps]
         gradients = forward.tape.gradient(forward.output, sources, output_gradients=upstream)
         of_inputs = None if forward.inputs is None else gradients.pop(0)
@@ -114,21 +94,10 @@ class CompiledStage:
         gradients = self._kernel_gradients(backward.kernel_inputs, backward.upstream)
         return dict(zip(self._indices_of_kernels[chunk], gradients, strict=True))
 
-    def _run(
-        self,
-        chunk: int,
-        inputs: tf.Tensor | None,
-        batch: Batch,
-        first_sample: tf.Tensor,
-        position: Position | None,
-        taps: list[tf.Tensor],
-    ) -> tuple:
-        """Returns the output of a part, the sums if it has the heads, else None, and the inputs of kernels with taps.
-
-        If no backward follows, the part with the heads returns what the task predicts instead of those inputs.
-        """
-        batch = decoded(batch)
-        key = None if position is None else DropoutKey(self.task.config.run.seed, position.step, first_sample)
+    def _run(self, chunk: int, inputs: tf.Tensor | None, micro: MicroBatch, taps: list[tf.Tensor]) -> tuple:
+        """Returns output and sums of `Forward`, and its kernel inputs; or its outputs, if no backward follows."""
+        batch, position = decoded(micro.features), micro.position
+        key = None if position is None else DropoutKey(self.task.config.run.seed, position.step, micro.first_sample)
         part, deferred = self.parts[chunk], Deferred(self._kernels[chunk], taps) if taps else self._products
         if part.embedding and inputs is not None:
             batch, inputs = {**batch, "token_rows": inputs}, None
@@ -137,7 +106,7 @@ class CompiledStage:
         if not part.heads:
             return result, None, kernel_inputs
         sums = self.task.vector(result)
-        if position is None or not position.trains:
+        if not micro.trains:
             return tf.zeros([]), sums, result.get("outputs")
         if self.task.compares_samples:
             return result["outputs"], sums, kernel_inputs

@@ -27,11 +27,7 @@ class StageClock:
 
     @contextlib.contextmanager
     def measure(self, action: Action, inputs: tf.Tensor | None) -> Iterator[Callable[[Iterable[tf.Tensor]], None]]:
-        """Measures a computation, with this input from another stage, if any, that is traced within it.
-
-        Yields:
-            A function to call with the results.
-        """
+        """Measures what is traced within it, after this input, if any; yields a function that takes the results."""
         begin = _now([] if inputs is None else [inputs])
         ends: list[tf.Tensor] = []
         with tf.control_dependencies([begin]):
@@ -40,15 +36,11 @@ class StageClock:
         self._new_times.append(tf.stack([begin, *ends]))
 
     def store(self) -> None:
-        """Stores the times of all computations that were traced since the last call."""
+        """Stores the times of all computations that were traced since `start`."""
         self.times.assign(tf.stack(self._new_times), read_value=False)
-        self._new_times = []
 
     def events(self, group: Group) -> list[TimedAction]:
-        """Returns the computations of all stages in the last step, in seconds since 1970; every rank must call it.
-
-        `group` is the pipeline group of this rank.
-        """
+        """Returns the last step's computations of the pipeline group, in seconds since 1970; all ranks must call it."""
         times = self.times.numpy().tolist()
         own = [(a.kind.name, a.micro_batch, a.chunk, *at) for a, at in zip(self.actions, times, strict=True)]
         return [
@@ -62,6 +54,6 @@ class StageClock:
         self.actions, self._new_times = [], []
 
 
-def _now(after: Iterable[tf.Tensor | None]) -> tf.Tensor:
-    with tf.device("CPU:0"), tf.control_dependencies([tensor for tensor in after if tensor is not None]):
+def _now(after: Iterable[tf.Tensor]) -> tf.Tensor:
+    with tf.device("CPU:0"), tf.control_dependencies(list(after)):
         return tf.timestamp()
