@@ -4,7 +4,8 @@
 - `step_00001000_again_2`: the same step, saved again; the older checkpoint is removed when the newer is complete.
 - `.partial_step_...`, `.trash_step_...`, `.step_...`: a save, a removal or a download in progress, or interrupted.
 - `not_finite_step_00001000`: a checkpoint that is only used by its path, see `free_name`.
-- `set_aside_1`: checkpoints later than the one a run went on from; all, if it began anew or went on from elsewhere.
+- `set_aside_1`: checkpoints of later steps than the one that a run was resumed from; or all, of a run that was started
+  over or resumed from a checkpoint that is elsewhere.
 """
 
 import os
@@ -62,7 +63,8 @@ def newest(output_dir: str | Path) -> Path | None:
 def free_name(output_dir: str | Path, step: int, is_good: bool = True) -> Path:
     """Returns a path for a checkpoint of a step: it does not exist, and it sorts after the others of the step.
 
-    That of a step that was not finite doesn't count: `find` leaves it out, and no older one is removed for it.
+    If the step's loss or gradient was not finite, it does not count among the checkpoints of the run: `find` leaves it
+    out, and no older one is removed for it.
     """
     prefix = "" if is_good else _NOT_FINITE
     names = (path.name.removeprefix(prefix) for path in checkpoint_folder(output_dir).glob(f"{prefix}step_*"))
@@ -88,7 +90,10 @@ def superseded(
 ) -> list[PurePath]:
     """Returns which checkpoints are to be removed, given all of them, oldest first: all but the newest of each step.
 
-    The `keep_last` newest steps remain; steps that are a multiple of `keep_every`, unless it is 0; and `keep_step`.
+    Args:
+        keep_last: the number of newest steps whose checkpoints remain.
+        keep_every: checkpoints of steps that are a multiple of it remain as well; 0: no others remain.
+        keep_step: one more step whose checkpoint remains.
     """
     newest = {order(path)[0]: path for path in checkpoints}
     steps = sorted(newest)
@@ -98,9 +103,11 @@ def superseded(
 
 
 def set_aside(output_dir: str | Path, step: int) -> Path | None:
-    """Moves checkpoints of later steps out of the way of a run that continues from a step; deletes nothing.
+    """Moves checkpoints of later steps out of the way of a run that continues from an earlier one; deletes nothing.
 
-    With step -1, all here is another run's, so that what that run reported is moved as well, all of it.
+    Args:
+        output_dir, step: the run's folder, and the step that the run continues from; -1 if all here is another run's,
+            so that what that run reported is moved as well, all of it.
 
     Returns:
         The folder `checkpoints/set_aside_N` with the later checkpoints, damaged ones included, and with a copy of

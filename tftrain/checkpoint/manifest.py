@@ -125,7 +125,11 @@ def read(folder: Path) -> CheckpointManifest:
 
 
 def decode(content: bytes, path: str | Path) -> CheckpointManifest:
-    """Returns the manifest in a file; raises a CheckpointError if this version can't have written it."""
+    """Returns the manifest in a file; of a too large one, `content` needs only one byte more than `MAX_BYTES`.
+
+    Raises:
+        CheckpointError: this version can't have written it.
+    """
     try:
         if len(content) > MAX_BYTES:
             raise ValueError(f"it has more than {MAX_BYTES} bytes")

@@ -1,7 +1,8 @@
 """Memory for a whole state: one block that is divided into arrays.
 
 The kernel clears and maps a page of new memory at the first write. With pages of 2 MiB that costs little. With pages of
-4 KiB it costs more than reading a file. NumPy asks for large pages from 4 MiB on. So small tensors share a block.
+4 KiB it costs more than reading a file. NumPy requests large pages for arrays of at least 4 MiB. Most tensors are
+smaller, so they share a block.
 """
 
 from collections.abc import Iterable, Mapping

@@ -77,9 +77,12 @@ def newest_whole(parts: Iterable[RankCopy]) -> list[RankCopy]:
 
 
 class Slot:
-    """The file of one rank in the `folder` of a slot, with the path of the rank's `entry`.
+    """The file of one rank in a slot.
 
-    `content` is that of the file, uint8; `arrays` is the memory in it for the elements of each slice, flat.
+    Attributes:
+        folder, entry, file: of the slot, and the paths of the rank's entry and file there.
+        content: of the file, uint8.
+        arrays: the memory in it for the elements of each slice, flat.
     """
 
     def __init__(self, folder: Path, rank: int, pieces: Iterable[TensorSlice]):
@@ -102,7 +105,12 @@ class Slot:
         self.arrays = memory.divided(self.content, pieces)
 
     def complete(self, part: RankCopy, run: Mapping[str, Any]) -> None:
-        """Writes the entry; raises a CheckpointError if an element is not finite, an OSError if it can't be written."""
+        """Writes the entry: what the copy is, the description of the run, and the slices and the digest of the file.
+
+        Raises:
+            CheckpointError: an element is not finite.
+            OSError: it can't be written.
+        """
         if bad := memory.first_not_finite(self.arrays.items()):
             raise CheckpointError(f"{bad} is not finite")
         file = Written(self.content.nbytes, {DIGEST: xxhash.xxh3_128_hexdigest(self.content)}, tuple(self.arrays))

@@ -29,7 +29,11 @@ class Placement(Mapping[str, Written]):
 
     @staticmethod
     def of(files: Mapping[str, Written]) -> "Placement":
-        """Returns the placement of files that have their slices; a ValueError if those of a tensor contradict."""
+        """Returns the placement of files that have their slices.
+
+        Raises:
+            ValueError: two slices of a tensor do not agree on its dtype or shape.
+        """
         tensors: dict[str, tuple[TensorSlice, dict[tuple[Shape, Shape], list[tuple[int, int, int]]]]] = {}
         for number, name in enumerate(sorted(files)):
             for piece in files[name].pieces:

@@ -2,7 +2,8 @@
 
 Reading is one pass: a block of a file is read into its destination and hashed while it is in the processor's cache. No
 element is returned from a file whose digest was not checked: ranks that share a checkpoint call `verify`, and
-must not use an element before all of them have found their files good; otherwise `read` checks a file at its first use.
+must not use an element before all of them have found their files good; otherwise `read` checks each file when it is
+first needed.
 """
 
 import hashlib
@@ -23,9 +24,12 @@ DIGEST = "xxh3_128"  # a key of `shard.DIGESTS`: detects damage faster than disk
 
 
 class Reader:
-    """An open checkpoint: its folder, `path`, and its `manifest`.
+    """An open checkpoint.
 
-    The digest of the manifest is equal on ranks that see the same checkpoint. `tensors` has dtype and shape by name.
+    Attributes:
+        path, manifest: its folder, and its content.
+        digest: of the manifest; equal on ranks that see the same checkpoint.
+        tensors: dtype and shape of every tensor by name.
     """
 
     def __init__(self, path: str | Path):
@@ -60,8 +64,10 @@ class Reader:
     def read(self, wanted: TensorSlice) -> np.ndarray:
         """Returns the elements of a slice in its stored shape, from whatever slices are in the files.
 
-        A slice that `verify` has read is returned from the memory given there. Another slice is read from the files; if
-        one is missing or damaged, or there is no such tensor, that is a CheckpointError.
+        A slice that `verify` has read is returned from the memory given there. Another slice is read from the files.
+
+        Raises:
+            CheckpointError: the checkpoint has no such tensor, or a file with a slice of it is missing or damaged.
         """
         expected, stored = (wanted.dtype, wanted.whole), self.tensors.get(wanted.name)
         if stored != expected:
@@ -77,7 +83,13 @@ class Reader:
     def _fetch(
         self, wanted: Mapping[TensorSlice, np.ndarray], checked: Collection[str], digest: str
     ) -> dict[TensorSlice, np.ndarray]:
-        """Reads slices into the memory of each, checks a digest of some files; returns the slices that are there."""
+        """Reads slices into the memory of each, flat, and checks a digest of some files.
+
+        Files to check without a wanted slice are read only for that.
+
+        Returns:
+            The wanted slices that are in the checkpoint, with their memory.
+        """
         known = {each for each in wanted if self.tensors.get(each.name) == (each.dtype, each.whole)}
         by_tensor: dict[str, list[TensorSlice]] = defaultdict(list)
         for each in known:

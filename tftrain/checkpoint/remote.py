@@ -1,6 +1,7 @@
 """Runs, checkpoints and models at an address: which checkpoints are complete there, and copies of them here.
 
-The folder of a run has the same files as on a disk. A checkpoint's manifest is copied last and removed first.
+The folder of a run has the same files at an address as on a disk. A checkpoint there is complete if it has its
+manifest, which is copied last and removed first.
 """
 
 import errno
@@ -90,7 +91,10 @@ def local_copy(address: str, cache: Cache, last: int = 1) -> Path:
 
     The copy of a run has its tokenizer, its best checkpoint by score, and its newest `last` ones. A checkpoint of a run
     comes with the tokenizer of the run. Of anything else, all files are copied. What is there already, unchanged, is
-    not copied again. Raises an OSError if nothing is at the address, or it can't be read, or not be copied.
+    not copied again.
+
+    Raises:
+        OSError: there is nothing at the address, or it can't be read, or not be copied.
     """
     run, _, name = address.rstrip("/").rpartition(f"/{CHECKPOINTS}/")
     root, inside = (run, f"{CHECKPOINTS}/{name}") if run and "/" not in name else (address, "")

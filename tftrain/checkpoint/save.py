@@ -66,7 +66,10 @@ class Attempt:
 def write(attempt: Attempt, tensors: Sequence[TensorData]) -> None:
     """Writes this rank's shards and announces them; announces a failure as well, if possible.
 
-    The slices of all ranks hold each element of each tensor once. Raises a CheckpointError if it can't write.
+    The slices of all ranks hold each element of each tensor once.
+
+    Raises:
+        CheckpointError: the shards can't be written.
     """
     try:
         if attempt.rank == 0:
@@ -108,8 +111,11 @@ def complete(
 ) -> Path:
     """Makes the shards of all ranks a checkpoint and returns it: the chief's part, after its own `write`.
 
-    `run` is the description of the run for the manifest. The other ranks may take so many seconds, unless `given_up`
-    returns that one is known to have failed. In the end, older checkpoints that are `superseded` are removed.
+    Args:
+        attempt, run: the save, and the description of the run for the manifest.
+        superseded: which checkpoints are removed then.
+        seconds: time limit of the wait for the other ranks.
+        given_up: returns whether another rank is known to have failed.
 
     Raises:
         CheckpointError: the save has failed; older checkpoints are unchanged.

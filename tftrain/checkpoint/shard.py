@@ -39,7 +39,8 @@ class Written(NamedTuple):
 def in_file_order(pieces: Iterable[TensorSlice]) -> list[TensorSlice]:
     """Returns slices in the order in which files have them: by name, the dtypes with most bytes per element first.
 
-    So the offset of an element is a multiple of its size, as the format requires, and no manifest states the order.
+    With this order, the offset of each element is a multiple of its size, as the format requires, and a manifest need
+    not state the order.
     """
     return sorted(pieces, key=lambda piece: (-DTYPES[piece.dtype].itemsize, piece.name))
 
@@ -58,9 +59,12 @@ def pack(pieces: Iterable[TensorSlice]) -> list[list[TensorSlice]]:
 
 
 def write(path: Path, pieces: Sequence[TensorSlice], values: Iterable[np.ndarray]) -> Written:
-    """Writes a file, which must not exist, and flushes it to the disk; raises an OSError if it can't be written.
+    """Writes a file, which must not exist, and flushes it to the disk.
 
     There is at most one slice of each tensor. The elements of each are flat, and one slice's are needed at a time.
+
+    Raises:
+        OSError: the file can't be written.
     """
     digests, size = {name: make() for name, make in DIGESTS.items()}, 0
     with open(path, "xb", buffering=0) as file:
@@ -93,10 +97,15 @@ def _header(pieces: Sequence[TensorSlice]) -> bytes:
 def load(
     path: Path, expected: Written, allocate: Callable[[TensorSlice], np.ndarray | None], check: str = ""
 ) -> Iterator[TensorData]:
-    """Reads a file of the manifest once from its beginning to its end; yields slices and their elements.
+    """Reads a file once from its beginning to its end.
 
-    `allocate` returns flat memory for the elements of a slice, or None to skip it. `check` is the key of `DIGESTS` to
-    compare after the last slice, which needs the skipped slices as well; "": none.
+    Args:
+        path, expected: the file, and its description in the manifest.
+        allocate: returns flat memory for the elements of a slice, or None to skip the slice.
+        check: the key of `DIGESTS` to compare after the last slice, which needs the skipped slices as well; "": none.
+
+    Yields:
+        The slices that are not skipped, and their elements.
 
     Raises:
         CheckpointError: the file can't be read, or its size, its header or its digest differs from the manifest.

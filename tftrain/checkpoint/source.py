@@ -36,8 +36,9 @@ def open_file(path: Path) -> int:
 def opened(path: Path, size: int) -> Iterator[Blocks]:
     """Opens a file of a known size inside a `with` statement.
 
-    Yields a function that yields the bytes [begin, end) of the file in arrays, each of them valid until the next one.
-    With a target, uint8 [end - begin], they are parts of it, which stay.
+    Yields:
+        A function that yields the bytes [begin, end) of the file in arrays, each of them valid until the next one. With
+        a target, uint8 [end - begin], they are parts of it, which stay.
 
     Raises:
         CheckpointError: the file can't be read, has another size, or becomes shorter.

@@ -159,8 +159,12 @@ def _view(box: Box, flat: np.ndarray, lows: list[int], highs: list[int]) -> np.n
 def coverage_error(whole: Sequence[int], blocks: Mapping[tuple[Shape, Shape], np.ndarray]) -> str | None:
     """Returns why slices of a tensor do not hold each element exactly once; None if they do.
 
-    The blocks must not overlap, and the ranges of each block must follow one another without a gap. By offset and shape
-    of a block within the tensor, `blocks` has start and stop of its ranges, int64 [ranges, 2], each inside, none empty.
+    The blocks must not overlap, and the ranges of each block must follow one another without a gap.
+
+    Args:
+        whole: the tensor's shape.
+        blocks: by offset and shape of a block within the tensor, start and stop of its ranges, int64 [ranges, 2];
+            a range is within its block and not empty.
     """
     for (offset, shape), ranges in blocks.items():
         where, size = f"of the block of shape {list(shape)} at {list(offset)}", math.prod(shape)
@@ -192,7 +196,10 @@ def _any_overlap(blocks: list[tuple[Shape, Shape]]) -> bool:
 def even_parts(pieces: Sequence[TensorSlice], ranks: int, rank: int) -> Iterator[tuple[int, int, int]]:
     """Divides the saving of slices among the ranks that hold all of them, in the same order: equal bytes for each rank.
 
-    Each rank saves a range of the slices end to end. Yields index of a slice, start and stop, for `TensorSlice.part`.
+    The slices are concatenated, and each rank saves one contiguous range of the result.
+
+    Yields:
+        Index of a slice, and start and stop of the part that the rank saves, for `TensorSlice.part`.
     """
     total = sum(piece.nbytes for piece in pieces)
     low, high = total * rank // ranks, total * (rank + 1) // ranks

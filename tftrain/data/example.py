@@ -1,8 +1,11 @@
 """Reads and writes tf.train.Example messages with protobuf alone, without TensorFlow.
 
-Checks before TensorFlow starts and the preparation's workers need that. The input pipeline validates each record before
-TensorFlow's parser sees it: the parser copies an invalid record into its error message, and bytes that are not UTF-8
-cause a second error there. The message type is example.proto's, in a pool apart from TensorFlow's declaration.
+The module has three users. The pre-flight checks read the sizes of the first record before TensorFlow starts. The
+preparation's workers write records. The input pipeline validates each record before TensorFlow's parser sees it: the
+parser copies an invalid record into its error message, and bytes that are not UTF-8 cause a second error there.
+
+The message type has the same fields as TensorFlow's example.proto. It is declared in a separate descriptor pool, so it
+does not conflict with TensorFlow's declaration.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +45,10 @@ _ORIGINAL_NAMES = {"input_word_ids": "input_ids", "input_type_ids": "segment_ids
 
 
 def encode(features: Mapping[str, Sequence[int] | Sequence[float]]) -> bytes:
-    """Returns a serialized tf.train.Example, equal for equal features: an int64 list of int, a float list of float."""
+    """Returns a serialized tf.train.Example. Equal features give equal bytes.
+
+    A sequence of int becomes an int64 list, one of float a float list.
+    """
     example = _Example()
     for name, values in features.items():
         kind = "float_list" if len(values) and isinstance(values[0], float) else "int64_list"
@@ -51,7 +57,11 @@ def encode(features: Mapping[str, Sequence[int] | Sequence[float]]) -> bytes:
 
 
 def decode(payload: bytes, where: str) -> dict[str, list]:
-    """Returns a tf.train.Example's features by their original names; a DataError names `where` if it is none."""
+    """Returns the features of a serialized tf.train.Example, by their original names; `where` is its place for errors.
+
+    Raises:
+        DataError: the record is not a tf.train.Example.
+    """
     values = {}
     for name, feature in _parse(payload, where).features.feature.items():
         kind = feature.WhichOneof("kind")

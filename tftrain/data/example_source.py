@@ -42,8 +42,12 @@ class ExampleSource:
     def batch(self, first_sample: tf.Tensor, count: int, order: Order) -> Batch:
         """Returns `count` consecutive samples: the features in `widths`, int32 [n, width] or [n], float32 if weights.
 
-        `first_sample`, int64 scalar, is the global number of the first sample; `order` maps int64 [n] sample numbers to
-        int64 [n] example numbers. Invalid data is a tf.errors.OpError when the graph runs, see `errors.data_error`.
+        Args:
+            first_sample: int64 scalar, the global number of the first sample.
+            order: maps int64 [n] sample numbers to int64 [n] example numbers.
+
+        Raises:
+            tf.errors.OpError: when the graph runs on invalid data. `errors.data_error` extracts its DataError.
         """
         raise NotImplementedError
 

@@ -3,7 +3,8 @@
 Batches of the seeded order (`order`) nearly all have a long example. So the samples of a window, `WINDOW` global
 batches of that order, change places: they are sorted by the length that holds them, and the batches that result take
 their places in a seeded random order. A window ends where the epoch ends, so every example still occurs once in an
-epoch. Seed, data, lengths and the size of a global batch give the arrangement: a run resumes from one integer.
+epoch. The arrangement of a window depends on the seed, the data, the lengths and the size of a global batch. So every
+rank arranges alike, and a run resumes from one integer.
 """
 
 import functools
@@ -54,7 +55,9 @@ class LengthBuckets:
     def cut(self, batch: Batch, first_sample: tf.Tensor) -> Batch:
         """Returns a rank's part of a global batch with the widths of `ExampleSource.widths_at`, with less padding.
 
-        The batch has the source's widths; `first_sample`, int64 scalar, is the first one of the global batch.
+        Args:
+            batch: features of the source's width.
+            first_sample: int64 scalar, the first one of the global batch.
         """
         number = tf.ensure_shape(tf.numpy_function(self.bucket, [first_sample], tf.int64), [])
         widths = [self._source.widths_at(int(length)) for length in self._lengths]

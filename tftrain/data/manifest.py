@@ -139,8 +139,10 @@ def write_manifest(manifest: Manifest) -> None:
 def read_manifest(folder: str, known_vocabulary: str | None = None) -> Manifest:
     """Reads and checks the manifest of a folder, the value of `--data_dir`.
 
-    The vocabulary in the folder is not read if it has the SHA-256 of one that is known. A manifest that is missing or
-    invalid, or does not match the files in the folder, is a DataError.
+    The vocabulary in the folder is not read if it has the SHA-256 of one that is known.
+
+    Raises:
+        DataError: the manifest is missing or invalid, or does not match the files in the folder.
     """
     path, manifest = os.path.join(folder, NAME), load_manifest(folder)
     for name in filter(None, [manifest.vocab_file, manifest.tokenizer_file]):
@@ -201,7 +203,11 @@ def _check_vocabulary(manifest: Manifest, remedy: str) -> None:
 
 
 def listed_files(folder: str) -> list[str]:
-    """Returns the files that the manifest of a folder lists, whether they exist or not; a DataError if it is none."""
+    """Returns the names of the files that the manifest of a folder lists, whether they still exist or not.
+
+    Raises:
+        DataError: manifest.json is missing, or tftrain.prepare did not write it.
+    """
     path = os.path.join(folder, NAME)
     content = _load(path, folder)
     try:

@@ -1,8 +1,9 @@
 """Masked-LM masking as a function of the seed and the sample number.
 
 Every sample has a block of a counter-based random stream (Philox 4x32-10: Salmon et al., "Parallel Random Numbers: As
-Easy as 1, 2, 3", 2011), whose key is derived from the seed. So its mask does not depend on its batch, its position in
-the batch or its rank, and is the same after a restart. In the next epoch the example is another sample.
+Easy as 1, 2, 3", 2011). The key of the stream is derived from the seed. So the mask of a sample does not depend on its
+batch, its position in the batch or its rank, and is the same after a restart. In the next epoch an example has another
+sample number, so it gets another mask.
 
 15% of the tokens (`masked_lm_prob`) are selected, at most `max_predictions_per_seq`. Of these, 80% become [MASK], 10%
 become a random token and 10% do not change (BERT, arXiv 1810.04805, section 3.1). tensorflow-text's
@@ -42,8 +43,12 @@ class Masking:
     def __call__(self, tokens: tf.RaggedTensor, first_sample: tf.Tensor) -> dict[str, tf.Tensor]:
         """Masks a block of consecutive samples, of which `first_sample`, int64, is the global number of the first one.
 
-        The tokens, int32 [n, (length)], include special tokens; each length is at most S. Returns input_ids int32
-        [n, S]; masked_lm_positions and masked_lm_ids int32 [n, P]; masked_lm_weights float32 [n, P].
+        Args:
+            tokens: int32 [n, (length)], including special tokens; each length is at most S.
+
+        Returns:
+            input_ids int32 [n, S]; masked_lm_positions and masked_lm_ids int32 [n, P]; masked_lm_weights float32
+            [n, P].
         """
         return self._dense(*self._mask(tokens, first_sample, self.max_predictions_per_seq))
 
@@ -171,7 +176,12 @@ def _greedy_selection(sizes: tf.Tensor, budget: tf.Tensor) -> tf.Tensor:
     the first word that exceeds the rest of the budget. The rest never grows, so later rounds skip all words of that
     size or larger. So there are at most as many rounds as different sizes. The samples are independent of each other.
 
-    `sizes`, int32 [n, S], are the tokens of each word in visiting order, above `budget`, int32 [n, 1], if skipped.
+    Args:
+        sizes: int32 [n, S], tokens of each word in visiting order; larger than the budget for words to skip.
+        budget: int32 [n, 1], maximum number of tokens to select.
+
+    Returns:
+        bool [n, S]: true for selected words.
     """
 
     def fits(selected: tf.Tensor, remaining: tf.Tensor) -> tf.Tensor:

@@ -6,7 +6,8 @@ everything that reads prepared data reads a mirror. The file `.blocks` beside a 
 beyond the size of the cache has no `.blocks`: each of its records is a request. No file says from where: a folder is a
 mirror only for a process that has asked for its address.
 
-A run reads each example once an epoch in random order, so no block is a better one to keep: none makes way.
+A run reads examples in random order, and each once an epoch, so no block is a better one to keep than another: blocks
+stay, and none makes way for another.
 """
 
 import fcntl
@@ -35,9 +36,12 @@ _BLOCKS = ".blocks"
 
 @functools.cache
 def local_folder(folder: str, cache: Cache) -> str:
-    """Returns the mirror of prepared data at an address; a local folder is returned as it is; raises a DataError.
+    """Returns the mirror of prepared data at an address; a local folder is returned as it is.
 
     For a process, the data at an address is what it was when it first asked.
+
+    Raises:
+        DataError: the data is not there, is incomplete, or can't be read; or there can be no mirror.
     """
     if not is_address(folder):
         return folder
@@ -115,7 +119,11 @@ class Blocks:
             self._present = np.memmap(path + _BLOCKS, np.uint8, "r+")
 
     def fetch(self, offset: int, size: int) -> bytes | None:
-        """Fetches a range's missing blocks, or returns it if the shard has none; raises an OSError with the reason."""
+        """Fetches the blocks of a range that are missing; returns the range itself if the shard has no blocks.
+
+        Raises:
+            OSError: the range can't be read, or not be written; the error has the reason.
+        """
         if self._present is None:
             return addresses.read(self.address, offset, offset + size)
         for block in self._numbers(offset, size):

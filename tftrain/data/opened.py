@@ -25,7 +25,8 @@ class OpenedData(PhaseData):
     """The data of a run, or of one of its phases; files are read when they are first needed, and once.
 
     Attributes:
-        settings, model: the flags. Only those refused by themselves may be out of bounds, and no check needs them.
+        settings, model: the flags. Only those whose own values are refused may be out of their bounds, and no check
+            depends on them.
     """
 
     settings: DataConfig
@@ -38,7 +39,11 @@ class OpenedData(PhaseData):
 
     @property
     def identity(self) -> dict[str, str]:
-        """Properties of the data, by name, that must be equal on all ranks and after a resume; raises a DataError."""
+        """Properties of the data, by name, that must be equal on all ranks and after a resume.
+
+        Raises:
+            DataError: the data can't be read.
+        """
         return {}
 
     def problems(self, mode: str, eval_every: int) -> list[Problem]:
@@ -108,7 +113,11 @@ class RecordFiles(OpenedData):
         return match_files(getattr(self.settings, flag), flag)
 
     def record_sizes(self, flag: str) -> tuple[int, int]:
-        """Returns max_seq_length and max_predictions_per_seq of the first record of files; raises a DataError."""
+        """Returns max_seq_length and max_predictions_per_seq of the first record of files.
+
+        Raises:
+            DataError: a file can't be read, or the record is no example of the objective.
+        """
         if flag not in self._read:
             self._read[flag] = record_sizes(self.paths(flag), self.model.objective)
         return self._read[flag]

@@ -1,7 +1,8 @@
 """The order of the examples, as a pure function of the sample number.
 
-Sample n of a run is example perm(n mod N) of epoch n // N. The seed and the epoch select the permutation, which a
-Feistel network computes, not a table: any rank computes any sample, and a run resumes from one integer.
+Sample n of a run is example perm(n mod N) of epoch n // N. The seed and the epoch select perm, a permutation of the N
+examples. A Feistel network computes the permutation, so no table is stored: any rank can compute any sample
+independently, and a run resumes from one integer.
 
 The network permutes pairs (left, right) of Z_a x Z_b, where a x b is at least N and close to it (the generalised
 Feistel construction of Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). A result of N or more is

@@ -15,7 +15,8 @@ class PhaseData(abc.ABC):
     def sizes(self) -> Sizes:
         """The sizes of a run; the data supplies those that no flag sets.
 
-        Raises a DataError if it can't be read, or neither a flag nor the data states the size of the vocabulary.
+        Raises:
+            DataError: the data can't be read, or neither a flag nor the data states the size of the vocabulary.
         """
 
     @property
@@ -35,4 +36,8 @@ class PhaseData(abc.ABC):
 
     @abc.abstractmethod
     def problems(self, mode: str, eval_every: int) -> list[Problem]:
-        """Returns all conflicts with the flags, of which two are given, except with the content of records."""
+        """Returns all conflicts with the flags, except with the content of records.
+
+        Args:
+            mode, eval_every: what the run does with the data, as the flags of the same names.
+        """

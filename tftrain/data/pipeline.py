@@ -82,7 +82,9 @@ def ramped_batches(
 ) -> Iterator[Batch]:
     """Yields this rank's part of `steps` global batches whose size follows a ramp, see `train_batches`.
 
-    The first sample gives the first batch's size. `share` maps the size of one to this rank's samples, [start, stop).
+    Args:
+        first_sample: global number of the first sample, which determines the size of the first batch.
+        share: maps the size of a global batch to this rank's samples, [start, stop).
     """
     stages = ramp.stages(first_sample)
     for stage, end in zip(stages, [*(stage.first_step for stage in stages[1:]), steps], strict=True):
@@ -98,8 +100,11 @@ def eval_batches(
     """Returns this rank's part of one pass over the held-out examples, in file order; their masks are always the same.
 
     Elements and arguments are as those of `train_batches`. Every rank has the same number of batches. The last batch of
-    a part is filled up with examples of example_weights 0 and, if there are masks, masked_lm_weights 0. The parts are
-    numbers of the rows to read, however batches divide them; each begins a batch. By default, all rows are read.
+    a part is filled up with examples of example_weights 0 and, if there are masks, masked_lm_weights 0.
+
+    Args:
+        source: the examples, opened with split "eval".
+        parts: numbers of the rows to read, however batches divide them; each part begins a batch. By default all.
     """
     parts = parts or [range(source.num_examples)]
     bounds = [(row, part.stop) for part in parts for row in part[::global_batch_size]]

@@ -27,13 +27,17 @@ _ALIKE = (*ONE_VOCABULARY, *_SIZES)
 
 
 class Prepared(OpenedData):
-    """A folder that tftrain.prepare wrote, or a mixture of several, identified by vocabulary and manifests."""
+    """A folder that tftrain.prepare wrote, or a mixture of several.
+
+    It is identified by its vocabulary and its manifest, which lists the shards and their sizes.
+    """
 
     @functools.cached_property
     def manifest(self) -> Manifest:
         """The manifest; that of a mixture has the shards of all sources, and their manifests.
 
-        Raises a DataError if one can't be used, a source has no training data, or sources do not fit together.
+        Raises:
+            DataError: a manifest can't be used, a source has no training data, or sources do not fit together.
         """
         data = self.settings
         if not data.mix:

@@ -16,7 +16,8 @@ _INDEX_IN_MEMORY = 1 << 20
 def read_index(path: str, size: int) -> np.ndarray | None:
     """Returns the offsets from the index of a file of `size` bytes, or None if no index matches the file.
 
-    A header other than that of an .npy array of so many offsets is rejected before memory is allocated.
+    The header of the index must equal the .npy header of an array of that many offsets. Any other header is rejected
+    before memory is allocated for the array.
     """
     try:
         # Without O_NONBLOCK, opening a named pipe would block.

@@ -72,7 +72,10 @@ def load_offsets(path: str) -> np.ndarray:
     """Returns the byte offset of each record of a TFRecord file, and the size of the file: uint64 [records + 1].
 
     The offsets come from the index file `path + ".index"`. If the index is missing or does not match the file, the file
-    is scanned, and the index written if it can be. A missing, empty, compressed or damaged file is a DataError.
+    is scanned and the index is written, if the folder is writable.
+
+    Raises:
+        DataError: the file is missing, empty, compressed, truncated or damaged.
     """
     try:
         size = os.path.getsize(path)
@@ -162,7 +165,7 @@ class RecordSet:
         return _payload(file, offset, size, file.pread(_most(size), offset))
 
     def _find(self, number: int) -> tuple[str, int, int]:
-        """Returns the path, the byte offset and the framed size of a record."""
+        """Returns the path of the shard, the byte offset and the framed size of a record."""
         shard = bisect_right(self._ends, number)
         offsets, local = self._offsets[shard], number - (self._ends[shard] - self.counts[shard])
         return self.paths[shard], int(offsets[local]), int(offsets[local + 1]) - int(offsets[local])
@@ -236,7 +239,11 @@ def _payload(file: _OpenFile, offset: int, size: int, record: bytes) -> bytes:
 
 
 def _payload_length(file: _OpenFile, offset: int, record: bytes) -> int:
-    """Returns the payload length in a record's header, the first bytes of `record`; raises a DataError if it is bad."""
+    """Returns the payload length in a record's header, of which `record` are the first bytes, and validates it.
+
+    Raises:
+        DataError: the checksum does not match, the record is too long, or it ends after the end of the file.
+    """
     if file.size - offset < FRAME_BYTES:
         raise _cut_short(file, offset, FRAME_BYTES)
     header = record[: _HEADER.size]

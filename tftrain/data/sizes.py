@@ -31,7 +31,12 @@ def example_length(data: DataConfig, model: ModelConfig) -> int:
 
 
 def synthetic(data: DataConfig, vocab_size: int | None, objective: str = "masked") -> Sizes:
-    """Returns the sizes of synthetic data: those that flags state, `vocab_size` among them, else the defaults."""
+    """Returns the sizes of synthetic data: those that flags state, else the defaults.
+
+    Args:
+        vocab_size: of the model's configuration; None: the default.
+        objective: "masked" or "causal", which predicts every token.
+    """
     length = data.max_seq_length or SYNTHETIC_SEQ_LENGTH
     if objective == "causal":
         return Sizes(vocab_size or SYNTHETIC_VOCAB_SIZE, length, length)

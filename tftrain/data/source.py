@@ -19,8 +19,13 @@ _RECORDS = {"masked": StaticSource, "causal": CausalSource}
 def open_source(data: OpenedData, split: str, seed: int) -> ExampleSource:
     """Opens the source of a split, "train" or "eval"; features are as `masked_source` or `causal_source` says.
 
-    The seed is that of the masks, and of synthetic data. Reading a record with a token id of the vocabulary's size or
-    more is an error. Files that are missing or damaged, or data with another objective, are a DataError.
+    Args:
+        data: the opened data, which has the split. Reading a record with a token id of its vocabulary's size or more is
+            an error.
+        seed: seed of the masks, and of synthetic data.
+
+    Raises:
+        DataError: files are missing or damaged, or the data has another objective.
     """
     objective = data.model.objective
     if isinstance(data, Synthetic):

@@ -60,8 +60,11 @@ def separated_rows(
 ) -> Iterator[Row]:
     """Yields the rows of CSV, or of TSV, which has no quotes. Empty lines are no rows.
 
-    Bytes that are not UTF-8 are surrogates in the values. With `header`, the first row has the names of the columns;
-    `check` is called with these and the name of the file.
+    Bytes that are not UTF-8 are surrogates in the values.
+
+    Args:
+        check: is called with the names of the columns and the name of the file.
+        header: whether the first row has the names of the columns.
     """
     names = None
     for number, fields, fault in _records(stream, name, delimiter):

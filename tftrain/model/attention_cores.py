@@ -2,7 +2,8 @@
 
 A core computes softmax(query key' / sqrt(head_size)) value for each head. Several heads of queries may share a head of
 keys and values, and no core copies them. A core takes an `AttentionMask`, not a tensor of heads x S x S elements, so a
-core need not have any. To add a core, write a function of the type `AttentionCore` and choose it in `core_of`.
+core need not have any such tensor. To add a core, write a function of the type `AttentionCore` and choose it in
+`core_of`.
 """
 
 import math
@@ -36,7 +37,8 @@ class AttentionCore(Protocol):
             dropout: of the probabilities, with the heads of this rank; None in inference.
 
         Returns:
-            [b, S, heads, head_size], in the model's dtype: zeros where a query has no key, any in rows without a token.
+            [b, S, heads, head_size], in the model's dtype. Zeros where a query has no key; in a row without any token,
+            which nothing reads, any finite numbers.
         """
 
 
@@ -84,7 +86,8 @@ def cudnn(
 ) -> tf.Tensor:
     """The core that is a call of cuDNN, see `ops.cudnn_attention`. The keys of each row are its first tokens.
 
-    Dropout, a bias, or more than one sequence in a row is a ValueError: the configuration forbids all three.
+    Raises:
+        ValueError: there is dropout, a bias, or more than one sequence in a row: the configuration forbids all three.
     """
     if dropout is not None or mask.slopes or mask.sequences is not None or mask.window is not None:
         raise ValueError("--attn_impl=cudnn takes no dropout, no slopes, no packed rows and no window")

@@ -128,9 +128,12 @@ class BertClassifier(BertEncoder):
     ) -> tf.Tensor:
         """Maps the residual stream after the last block, [b, S, H] or this rank's tokens of it, to the head's numbers.
 
-        These are logits, [b, outputs] or [b, S, outputs]; the encoder's output, [b, S, H], if the task has no
-        classifier; float32 (float64 in a float64 model). `batch` has an input_mask, int32 [b, S], 0 for padding.
-        `dropout` is that of what the classifier reads, None in inference. For `deferred`, see `Dense.call`.
+        `batch` has an input_mask, int32 [b, S], 0 for padding. `dropout` is that of what the classifier reads, None in
+        inference. For `deferred`, see `Dense.call`.
+
+        Returns:
+            Logits, [b, outputs] or [b, S, outputs]; the encoder's output, [b, S, H], if the task has no classifier.
+            float32 (float64 in a float64 model).
         """
         x = self.output(x)
         if self.pooler is not None:
@@ -184,10 +187,14 @@ class MaskedLMHead(tf_keras.layers.Layer):
     def cross_entropy(
         self, x: tf.Tensor, positions: tf.Tensor, labels: tf.Tensor, deferred: Deferred | None = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the loss at the masked positions, [b, P], and 1 where the label is best, see `output_cross_entropy`.
+        """Returns the loss at the masked positions, without logits of all of them at once.
 
-        There are no logits of all positions at once. For `x` and `positions`, see `call`, and for `deferred`,
-        `Dense.call`. The labels, int32 [b, P], are words of the whole vocabulary.
+        For `x` and `positions`, see `call`, and for `deferred`, `Dense.call`. The labels, int32 [b, P], are words of
+        the whole vocabulary.
+
+        Returns:
+            Cross-entropy in nats and 1 where the label is the best class, both [b, P], fp32 (float64 for float64); see
+            `output_cross_entropy`.
         """
         rows, tokens = self._rows(x, positions, deferred), self.token_embedding
         return output_cross_entropy(rows, tokens.table, labels, tokens.first, self.group, self.scope, bias=self.bias)

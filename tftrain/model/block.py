@@ -37,7 +37,8 @@ class SelfAttention(tf_keras.layers.Layer):
     """Multi-head self-attention (Vaswani et al., arXiv 1706.03762).
 
     Tensor parallel ranks divide the heads. Each rank has the query, key and value projections of its heads, and the
-    rows of the output projection that belong to its heads. Heads that share keys and values are on one rank.
+    rows of the output projection that belong to its heads. If several heads of queries share a head of keys and values
+    (Ainslie et al., arXiv 2305.13245), they are on one rank.
     """
 
     def __init__(
@@ -48,7 +49,10 @@ class SelfAttention(tf_keras.layers.Layer):
         probabilities_site: int,
         checkpointing: Checkpointing = KEEP_ALL,
     ):
-        """Makes the projections `query`, `key`, `value` and `output`; probabilities have a dropout site."""
+        """Makes the projections `query`, `key`, `value` and `output`.
+
+        `probabilities_site` is the dropout site of the attention probabilities.
+        """
         super().__init__(dtype=parameters.dtype, autocast=False)
         self.core, self.checkpointing = core_of(config), checkpointing
         self.dropout_rate, self.dropout_site = config.attention_probs_dropout_prob, probabilities_site
@@ -77,7 +81,8 @@ class SelfAttention(tf_keras.layers.Layer):
     def call(self, x: tf.Tensor, context: BlockContext) -> tf.Tensor:
         """Lets every token attend to the tokens of its sample.
 
-        Maps [b, S, H], or this rank's tokens of it, to the same shape; a sample without tokens is as one of zeros.
+        Maps [b, S, H], or this rank's tokens of it, to the same shape; for a sample without tokens, the result is the
+        output projection of zeros.
         """
         entered = enter_dense(x, [self.query, self.key, self.value], self.scope, context.deferred)
         return leave_dense(self._attend(entered, *context), self.output_projection)
@@ -108,7 +113,10 @@ class FeedForward(tf_keras.layers.Layer):
     """gelu(x W_up) W_down; with GeGLU (Shazeer, arXiv 2002.05202) (gelu(x W_gate) * (x W_up)) W_down; or SwiGLU."""
 
     def __init__(self, parameters: Parameters, spec: parts.FeedForwardSpec, config: ModelConfig):
-        """Makes the projections `up` and `down`, and a gated layer's `gate`; ranks partition what is between them."""
+        """Makes the projections `up` and `down`, and `gate` of a gated layer.
+
+        The layer between `up` and `down` is partitioned over the tensor parallel ranks.
+        """
         super().__init__(dtype=parameters.dtype, autocast=False)
         self.scope, self.ranks = parameters.scope, parameters.ranks
         is_fused, bias_later = config.gelu_impl == "fused", config.dropout_add_impl == "fused"
@@ -148,7 +156,10 @@ class TransformerBlock(tf_keras.layers.Layer):
         first_site: int,
         checkpointing: Checkpointing = KEEP_ALL,
     ):
-        """Makes `attention` and `feed_forward`, each with its `norm`, with SITES_PER_BLOCK dropout sites."""
+        """Makes the sub-layers `attention` and `feed_forward`, each with its `norm`.
+
+        `first_site` is the first of the block's SITES_PER_BLOCK dropout sites.
+        """
         # Profiles find the ops of both variants by this name.
         super().__init__(name="block", dtype=parameters.dtype, autocast=False)
         self.ranks, self.dropout_rate, self.first_site = parameters.ranks, config.hidden_dropout_prob, first_site
@@ -162,7 +173,10 @@ class TransformerBlock(tf_keras.layers.Layer):
 
     @abc.abstractmethod
     def call(self, x: tf.Tensor, context: BlockContext) -> tf.Tensor:
-        """Maps the residual stream, [b, S, H], or with sequence parallelism [b, S / ranks, H], through the block."""
+        """Maps the residual stream before the block to the stream after it.
+
+        `x` is [b, S, H], or under sequence parallelism [b, S / ranks, H]; so is the result.
+        """
 
     def _add(self, x: tf.Tensor, branch: tf.Tensor, layer: Dense, site: int, dropout: DropoutKey | None) -> tf.Tensor:
         """Returns x + dropout(branch); the bias of `layer`, the branch's last one, may still have to be added."""

@@ -1,7 +1,8 @@
 """Activation checkpointing (Chen et al., arXiv 1604.06174): backward recomputes activations instead of storing them.
 
 Full: forward stores the input of each block, and backward runs the block again, which is about a third more work.
-Selective (Korthikanti et al., arXiv 2205.05198): backward recomputes only the attention core, large and cheap.
+Selective (Korthikanti et al., arXiv 2205.05198): backward recomputes only the attention core. Its tensors of
+heads x S x S elements take much memory and are cheap to compute.
 
 `tf.recompute_grad` has no effect under XLA: forward and recomputation are the same expressions of the same inputs, so
 common-subexpression elimination merges them, and the activations stay in memory. This module passes the inputs of the
@@ -44,11 +45,16 @@ KEEP_ALL = Checkpointing()
 def recompute(
     function: Callable[..., tf.Tensor], inputs: Sequence[tf.Tensor], context: tuple[Any, ...], jit: bool
 ) -> tf.Tensor:
-    """Returns the one tensor function(*inputs, *context); for backward only `inputs` and `context` stay in memory.
+    """Returns function(*inputs, *context); for backward only `inputs` and `context` stay in memory.
 
-    The function must compute the same result in every run. It may read variables, which get their gradients as usual.
-    The inputs are float tensors of any shape, which have gradients; the context, without gradients, has nested
-    structures of tensors, numbers and None. With `jit`, XLA compiles the computation.
+    Args:
+        function: must compute the same result in every run. It may read variables, which get their gradients as usual.
+        inputs: float tensors of any shape, which have gradients.
+        context: further arguments without gradients: nested structures of tensors, numbers and None.
+        jit: whether XLA compiles the computation.
+
+    Returns:
+        The function's one tensor.
     """
     context_tensors = [item for item in tf.nest.flatten(context) if tf.is_tensor(item)]
 

@@ -47,10 +47,14 @@ class Decoder(Transformer):
         return {"last_hidden_state": self.normed(x), "logits": tf.cast(logits, wide_dtype(logits.dtype))}
 
     def cross_entropy(self, x: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the loss of all positions, [b, S], and 1 where the label is best, see `output_cross_entropy`.
+        """Returns the loss of all positions.
 
-        `x`, [b, S, H], is the residual stream after the last block, or this rank's tokens of it; the labels, int32
-        [b, S], are the next tokens.
+        Args:
+            x: [b, S, H], the residual stream after the last block, or this rank's tokens of it.
+            labels: int32 [b, S], the next tokens.
+
+        Returns:
+            Cross-entropy in nats and 1 where the label is the best class, both [b, S], fp32 (float64 for float64).
         """
         x = self._rows_of_output_layer(x)
         return output_cross_entropy(x, self.output_table, labels, self.first, self.ranks.group, "output")

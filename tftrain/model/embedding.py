@@ -51,7 +51,10 @@ class TokenEmbedding(tf.Module):
             self.copy = {parameters.global_name("word"): self.table}
 
     def update_copy(self, mesh: Mesh, name: str) -> None:
-        """Sends the table from its owner to the copy; every rank must call it, eagerly or in a traced function."""
+        """Sends the table from its owner to the copy; every rank must call it, eagerly or in a traced function.
+
+        The name of the transfer is unique in a graph.
+        """
         if not self.is_shared:
             return
         name, link = f"token_embedding.{name}", self._link(mesh)
@@ -90,11 +93,16 @@ class TokenEmbedding(tf.Module):
         return SparseRows(tf.reshape(local, [-1]), tf.gather(self.table, local))
 
     def look_up(self, ids: tf.Tensor, rows: tf.Tensor | None = None) -> tf.Tensor:
-        """Returns the vectors of tokens, [b * S, H], in the table's dtype.
+        """Returns the vectors of tokens.
 
-        They are equal on every rank, as are the ids, int32 [b, S]; under sequence parallelism, they are those of this
-        rank's tokens. With several ranks, an id outside the vocabulary has the vector 0. The rows, [b, S, H], values of
-        `rows(ids)`, get the gradient in the place of the table; None: the table gets a dense gradient.
+        Args:
+            ids: int32 [b, S], equal on every tensor parallel rank; with several of them, an id outside the vocabulary
+                has the vector 0.
+            rows: [b, S, H], values of `rows(ids)`, which get the gradient in the place of the table; None: the table
+                gets a dense gradient.
+
+        Returns:
+            [b * S, H], in the table's dtype, equal on every rank; under sequence parallelism, of this rank's tokens.
         """
         local, is_local = self._local(tf.reshape(ids, [-1]))  # A GPU reshapes int32 numbers only on the host.
         if rows is not None:
@@ -191,9 +199,15 @@ def lookup(table: tf.Tensor | tf.Variable, indices: tf.Tensor, keep: bool = True
     index at once, in float32 or wider: in bfloat16 the 257th gradient of a frequent word would add nothing.
 
     Args:
-        table: [rows, width], any float dtype, as the result, [n, width].
-        indices: [n], int32 or int64, each in [0, rows); else tf.errors.InvalidArgumentError (on CPU, outside XLA).
+        table: [rows, width], any float dtype.
+        indices: [n], int32 or int64, each in [0, rows).
         keep: whether the table may stay in memory until backward; if not, it is a variable.
+
+    Returns:
+        [n, width], like `table`; and a gradient for the table that is a dense tensor.
+
+    Raises:
+        tf.errors.InvalidArgumentError: an index is out of range (on CPU, outside XLA).
     """
 
     @tf.custom_gradient

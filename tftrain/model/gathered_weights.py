@@ -50,7 +50,8 @@ class ReadAgain:
 def _product_gradient(op: tf.Operation, upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the gradients of x and W.
 
-    Backward keeps x as it was before its reshapes, as others do: a compiled function would return a copy a shape.
+    Backward keeps x as it was before its reshapes: other operations keep that tensor too, and a compiled function would
+    return one copy for each shape.
     """
     x, kernel = op.inputs
     kept = x

@@ -22,12 +22,17 @@ PLAIN = AttentionChoice("softmax")
 def resolve_implementations(
     config: ModelConfig, dtype: str, gpu: bool, attention: AttentionChoice = PLAIN
 ) -> ModelConfig:
-    """Replaces `auto` by what it stands for on a GPU, or on the CPU: `fused` or `reference`; softmax, flash or cudnn.
+    """Replaces `auto` by the implementation that it stands for on a GPU, or on the CPU.
 
-    `dtype` is that of variables and activations. `attention` is the core that the flags choose, with the rows it takes.
+    `dtype` is that of variables and activations. `attention` has the core that the flags choose, and the rows that it
+    takes.
+
+    Returns:
+        The same configuration, with `fused` or `reference` for each of FLAGS, and softmax, flash or cudnn.
 
     Raises:
-        MissingLibraryError: a flag names fused ops that have no kernels for the GPU, or cuDNN where it can't do it.
+        MissingLibraryError: a flag names a fused op, and the library has no kernels for the GPU; or it names cuDNN,
+            which can't compute what the model needs.
     """
     named = [f"--{flag}=fused" for flag in FLAGS if getattr(config, flag) == "fused"]
     named += ["--attn_impl=flash"] if config.attn_impl == "flash" else []
@@ -43,7 +48,10 @@ def resolve_implementations(
 
 
 def describe(config: ModelConfig, dtype: str, gpu: bool, attention: AttentionChoice = PLAIN) -> str:
-    """Returns a line for the log: the implementation of each op and, if `auto` did not take a fused one, the reason."""
+    """Returns one line for the log: the implementation of each op and, if `auto` did not take a fused one, the reason.
+
+    For the arguments, see `resolve_implementations`.
+    """
     resolved = resolve_implementations(config, dtype, gpu, attention)
     whole = resolved.attn_impl != "softmax"  # does without the attention softmax
     shown = config.attn_impl == "auto" and not whole

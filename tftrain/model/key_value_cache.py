@@ -29,10 +29,14 @@ class LayerCache:
             held.assign(tf.zeros([texts, held.shape[1], capacity, held.shape[3]], held.dtype), read_value=False)
 
     def extended(self, key: tf.Tensor, value: tf.Tensor, positions: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
-        """Takes the keys and values of tokens, [texts, heads, S, head_size], at positions, int32 [texts, S].
+        """Takes the keys and values of tokens.
 
-        None: these are the first tokens. Returns those that the tokens attend to: of the first tokens, their own; else
-        all up to the capacity.
+        Args:
+            key, value: [texts, heads, S, head_size].
+            positions: int32 [texts, S]; None: these are the first tokens.
+
+        Returns:
+            Those that the tokens attend to: of the first tokens, their own; else all up to the capacity.
         """
         pairs = zip(self._held, (key, value), strict=True)
         if positions is None:
@@ -86,10 +90,15 @@ class CachedDecoder:
 
     @tf.function(input_signature=[_TEXTS, _NUMBERS, _NUMBER], autograph=False)
     def read(self, ids: tf.Tensor, lengths: tf.Tensor, capacity: tf.Tensor) -> tf.Tensor:
-        """Reads texts; returns the logits of the token after each, [texts, vocabulary], fp32.
+        """Reads texts from their beginning.
 
-        The ids, int32 [texts, S], have any tokens after the last one of each text, at its length, int32 [texts]. The
-        capacity is the most tokens of a text, with those that will follow; at least S.
+        Args:
+            ids: int32 [texts, S], each with any tokens after its last one.
+            lengths: int32 [texts].
+            capacity: most tokens of a text, with those that will follow; at least S.
+
+        Returns:
+            The logits of the token after each text, [texts, vocabulary], fp32.
         """
         for layer in self._layers:
             layer.reserve(tf.shape(ids)[0], capacity)
@@ -97,7 +106,10 @@ class CachedDecoder:
 
     @tf.function(input_signature=[_NUMBERS, _NUMBERS, _NUMBER], autograph=False)
     def read_more(self, ids: tf.Tensor, positions: tf.Tensor, capacity: tf.Tensor) -> tf.Tensor:
-        """Reads the next token of each text, int32 [texts], at its position, int32 [texts]; see `read`."""
+        """Reads the next token of each text, int32 [texts], at its position, int32 [texts]; returns what `read` does.
+
+        The capacity is that of `read`.
+        """
         return _read_more(self._network, self._layers, ids, positions, capacity)
 
 
@@ -110,9 +122,14 @@ def generate(
 ) -> tf.Tensor:
     """Returns the tokens that follow texts, int32 [texts, most], with `end_id` from the first one on.
 
-    It is a graph without variables of its own, for servers. For the network, ids and lengths, see `CachedDecoder`.
-    There are fewer than `most` tokens, int32 scalar, if every text has ended. A negative `end_id`: there is no end
-    token.
+    It is a graph without variables of its own, for servers.
+
+    Args:
+        network: whole, with plain TensorFlow ops.
+        ids, lengths: see `CachedDecoder.read`.
+        most: how many tokens, int32 scalar; fewer if every text has ended.
+        choose: the next token of each text.
+        end_id: of the end token; negative: there is none.
     """
     capacity, longest = tf.shape(ids)[1] + most, int(min(network.embedding.longest, tf.int32.max))
     unfit = f"lengths and max_new_tokens: expected a sum of at most {longest}, the positions of the model"

@@ -18,14 +18,18 @@ from tftrain.ops.tensors import dimension, wide_dtype
 class Dense(tf_keras.layers.Layer):
     """An affine map of the last axis, y = x W + b; tensor parallel ranks may divide W by its outputs or its inputs.
 
-    This rank's `kernel` is [inputs, outputs], its `bias` is [outputs], or None.
+    Attributes:
+        kernel: [inputs, outputs] of this rank.
+        bias: [outputs] of this rank, or None.
     """
 
     def __init__(self, parameters: Parameters, spec: parts.DenseSpec, bias_later: bool = False):
-        """Makes the variables `kernel` and, if there is one, `bias`, which the op that follows may add, `bias_later`.
+        """Makes the variables `kernel` and, if there is one, `bias`.
 
-        If outputs are divided, each rank computes some of them, from an input that went through `enter_dense`; if
-        inputs are, its part of a sum, to which `leave_dense` adds the bias.
+        Args:
+            spec: widths, bias and division. If outputs are divided, each rank computes some of them, from an input that
+                went through `enter_dense`; if inputs are, its part of a sum, to which `leave_dense` adds the bias.
+            bias_later: whether the op that follows adds the bias.
         """
         super().__init__(dtype=parameters.dtype, autocast=False)
         self.scope, self.ranks = parameters.scope, parameters.ranks
@@ -72,7 +76,8 @@ class Entered(NamedTuple):
 def enter_dense(x: tf.Tensor, layers: Sequence[Dense], name: str, deferred: Deferred | None) -> Entered:
     """Brings the residual stream into dense layers that are divided by their outputs; the collectives get a name.
 
-    `x` is [b, S, H], or this rank's tokens of it, which backward gathers again. For `deferred`, see `Dense.call`.
+    `x` is [b, S, H], or this rank's tokens of it; under sequence parallelism backward gathers it again. For `deferred`,
+    see `Dense.call`.
     """
     ranks = layers[0].ranks
     kernels = [layer.kernel for layer in layers]
@@ -84,8 +89,12 @@ def enter_dense(x: tf.Tensor, layers: Sequence[Dense], name: str, deferred: Defe
 def leave_dense(y: tf.Tensor, layer: Dense) -> tf.Tensor:
     """Brings the output of a dense layer that is divided by its inputs back into the residual stream.
 
-    `y` is this rank's part of the sum, [b, S, H], without the bias; on one rank, the whole output. Returns [b, S, H],
-    or this rank's tokens of it.
+    Args:
+        y: this rank's part of the sum, [b, S, H], without the bias; on one rank, the whole output.
+        layer: which computed it.
+
+    Returns:
+        [b, S, H], or this rank's tokens of it.
     """
     return layer.with_bias(layer.ranks.leave(y, layer.scope)) if layer.ranks.group.size > 1 else y
 

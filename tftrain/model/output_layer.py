@@ -148,7 +148,10 @@ def _cross_entropy_over_ranks(chunks: "_Chunks", labels: tf.Tensor, first: int, 
 class _Chunks:
     """The rows of x and their labels, in chunks of equal size; the last one is filled up with zeros.
 
-    This rank has so many `words`, with logits of the dtype `wide`. If one chunk has all rows, `logits` are those of x.
+    Attributes:
+        words: of this rank.
+        wide: dtype of the logits.
+        is_one: whether one chunk has all rows; then `logits` are those of x.
     """
 
     def __init__(
@@ -184,7 +187,9 @@ class _Chunks:
     def gradients(self, dlogits: Callable, *numbers: tf.Tensor) -> list[tf.Tensor]:
         """Returns the gradients of x, table and biases.
 
-        `dlogits` is a function of logits, labels and `numbers`, [n], of a chunk's rows; returns the logits' gradient.
+        Args:
+            dlogits: a function of logits, labels and the numbers of a chunk's rows; returns the logits' gradient.
+            numbers: of each row, [n].
         """
         if self.is_one:
             return self.products(dlogits(self.logits, self.labels, *numbers), self.x)

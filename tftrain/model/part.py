@@ -23,7 +23,8 @@ def joined(parts: Iterable[ModelPart]) -> ModelPart:
 def parts_of_stage(division: Sequence[int], stage: int, stages: int) -> list[ModelPart]:
     """Returns the parts of a pipeline stage, counted from 0: one, or several if the schedule is interleaved.
 
-    `division` has the numbers of blocks of all parts. Part c of a stage is number c * stages + stage of them.
+    `division` has the numbers of blocks of all parts, in the order of the layers. Part c of a stage is number
+    c * stages + stage of them.
     """
     ends = list(itertools.accumulate(division))
     return [

@@ -29,8 +29,13 @@ def rotate(x: tf.Tensor, theta: float, scaling: RopeScaling | None, positions: t
     Element i of the first half of a head and element i of the second half are one pair, as in GPT-NeoX and Llama. At
     position p, the pair turns by p * theta^(-2 i / head_size), before the scaling.
 
-    `x` are queries or keys, [b, S, heads, head_size], head_size even and static, and so is the result, computed in fp32
-    (float64 for float64) and rounded once. Positions are int32 [b, S]; None: 0, 1, ... For others, see `frequencies`.
+    Args:
+        x: queries or keys, [b, S, heads, head_size], head_size even and static.
+        theta, scaling: see `frequencies` and `RopeScaling`.
+        positions: int32 [b, S]; None: 0, 1, ... in every row.
+
+    Returns:
+        A tensor like `x`, computed in fp32 (float64 for float64) and rounded once.
     """
     length, size = dimension(x, 1), x.shape[3]
     wide = wide_dtype(x.dtype)
@@ -64,8 +69,12 @@ def distance_bias(
 ) -> tf.Tensor:
     """Returns what is added to the scaled scores: minus the slope of the head times the distance of the key.
 
-    That is [heads, S, S]; or, with positions of queries, int32 [b, 1, queries], [b, heads, queries, S]. For keys after
-    the query, which a causal mask hides, it is positive.
+    Args:
+        slopes: of this rank's heads.
+        positions: int32 [b, 1, queries], of the queries; None: those of the keys, in every row.
+
+    Returns:
+        [heads, S, S], or [b, heads, queries, S]; for keys after the query, which a causal mask hides, it is positive.
     """
     keys = tf.range(length)
     queries = keys if positions is None else positions

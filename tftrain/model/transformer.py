@@ -3,8 +3,9 @@
 Variables and activations are in one dtype, the compute dtype, with no casts between them; the float32 master weights
 of mixed precision belong to the optimizer's state. Norms, softmax and the losses are float32 inside.
 
-Tensor parallel ranks partition the attention heads, the feed-forward layers and the vocabulary; every rank has the
-norms and the small tables. Pipeline stages hold different blocks, the first the embedding, the last the output heads.
+Tensor parallel ranks partition the attention heads, the feed-forward layers and the vocabulary. The norms and the small
+tables are replicated: every rank computes the same with them. Pipeline stages hold different blocks. The first stage
+has the embedding and the last one the output heads.
 """
 
 import abc
@@ -53,14 +54,17 @@ class Transformer(tf_keras.Model):
         initial: InitialValues | None = None,
         released: bool = False,
     ):
-        """Builds the model with its initial weights; for `dtype`, `initial` and `released`, see `Parameters`.
+        """Builds the model with its initial weights.
 
         Args:
             config: sizes, with those of the vocabulary, and parts of the blocks; each implementation is "fused" or
                 "reference".
+            dtype: "float32", "bfloat16" or "float16", of variables and activations alike; "float64" for tests.
             ranks: the tensor parallel ranks. A graph may contain the model only once, because the names of their
                 collectives must be unique.
             part: the layers of this rank; by default all.
+            initial: values to begin with; None: all are drawn.
+            released: whether the variables have no values until they are gathered.
         """
         # Keras numbers the layers of all models of a process, and Grappler orders sums by the names of operations: a
         # model with the layers 99 and 100 would have other last bits.

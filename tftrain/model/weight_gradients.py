@@ -14,7 +14,8 @@ import tensorflow as tf
 class Deferred:
     """The products of some layers whose kernels get their gradients later.
 
-    By kernel, `inputs` has x of its product, [rows, inputs]; None until the product is traced.
+    Attributes:
+        inputs: by kernel, x of its product, [rows, inputs]; None until the product is traced.
     """
 
     def __init__(self, kernels: Sequence[tf.Variable], taps: Sequence[tf.Tensor]):

@@ -2,7 +2,8 @@
 
 Tensors are sharded in two ways. With a sharded state, each data parallel rank has a shard of every gradient and weight.
 With tensor parallelism, each tensor parallel rank has a shard of some tensors and a full copy of the others. Such a
-copy must count only once. Pipeline stages have different tensors: only the norm of all gradients needs every stage.
+copy must count only once. Pipeline stages have different tensors: the norm of all gradients needs every stage, and the
+norms of single tensors do not.
 """
 
 from collections.abc import Sequence
@@ -34,7 +35,8 @@ class Norms:
     def total(self, squares: tf.Tensor, marks: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Adds squares of this rank's stores, fp32 [n], and further values, the marks, fp32 [m], in one vector.
 
-        Returns the sum of squares over all stores and ranks, fp32 scalar, and each mark's over the ranks, fp32 [m].
+        Returns:
+            The sum of squares over all stores and ranks, fp32 scalar, and that of each mark over the ranks, fp32 [m].
         """
         if not self.communicates:
             return tf.reduce_sum(squares), marks

@@ -41,9 +41,12 @@ class UpdateInfo(NamedTuple):
 
 
 class Optimizer(tf.Module):
-    """An update rule over named variables, with fp32 `state`, after `step` updates, int64; `is_fused`: by fused ops.
+    """An update rule over named variables, with fp32 state.
 
-    XLA can compile an update, `can_compile`, if neither fused ops nor collectives are in it.
+    Attributes:
+        state, step: master weights and slots; and int64, applied updates.
+        is_fused: whether fused ops run the update.
+        can_compile: whether XLA can compile an update: not if fused ops or collectives are in it.
     """
 
     def __init__(
@@ -58,10 +61,14 @@ class Optimizer(tf.Module):
     ):
         """Creates the rule's fp32 slots, and an fp32 master weight for each variable that is not fp32 itself.
 
-        The parameters are those of the whole model, from the input to the output; the length is that of the run, see
-        `learning_rate`. By `strategy`, data parallel ranks partition the state, see `state_split_strategy`; None: each
-        has all of it. With `shards_weights`, the variables are released, and the sharded state is all that ranks hold
-        of them. Without `updates`, there are no slots, and nothing to `apply`.
+        Args:
+            config, length: with `warmup_steps` resolved; and of the whole run, for the schedule, see `learning_rate`.
+            parameters: of the whole model, from the input to the output.
+            mesh: the ranks; by default this one alone.
+            strategy: by which data parallel ranks partition the state, see `ParallelConfig.state_split_strategy`; None:
+                each has all of it.
+            shards_weights: whether the variables are released, and the sharded state is all that ranks hold of them.
+            updates: whether there are slots, so that `apply` is possible.
         """
         super().__init__(name="optimizer")
         mesh, gpu = mesh or Mesh(), devices.has_gpu()
@@ -94,7 +101,8 @@ class Optimizer(tf.Module):
     ) -> UpdateInfo:
         """Unscales, clips and applies gradients unless one is not finite; updates the loss scale in both cases.
 
-        Works eagerly and in a tf.function, by XLA if the optimizer does not communicate. The host reads nothing.
+        Works eagerly and in a tf.function. XLA can compile the function if the optimizer does not communicate. Nothing
+        is read back to the host.
 
         Args:
             gradients: one tensor (or tf.IndexedSlices) of any floating dtype for each store of the state, already

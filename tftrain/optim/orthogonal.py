@@ -1,7 +1,8 @@
 """Orthogonal updates of hidden matrices (Muon): the momentum of a matrix, with all singular values brought near 1.
 
 Newton-Schulz iteration needs the whole matrix. Data parallel ranks that partition the state own whole matrices, so that
-an owner computes alone. Tensor parallel ranks gather a matrix, all compute the same, and each takes its own shard.
+an owner computes alone. Tensor parallel ranks gather the shards of a matrix, all compute the same, and each takes its
+own shard.
 """
 
 from collections.abc import Sequence

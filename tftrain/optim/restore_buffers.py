@@ -1,7 +1,8 @@
 """Lets a restore read files directly into the memory of variables: new memory is slow, and so is a copy.
 
 TensorFlow has no interface for this. It is possible because a variable on the host has one buffer. Reading the variable
-gives a tensor that shares the buffer; with copy-on-read set, a copy. Other tensors, as the initial value, may share it.
+gives a tensor that shares the buffer; with copy-on-read set, it would be a copy. Another tensor, such as the initial
+value, may share the buffer too.
 """
 
 import functools
@@ -27,7 +28,8 @@ def restore_buffers(pieces: Iterable[VariablePiece]) -> dict[TensorSlice, np.nda
     """Returns flat memory for pieces: the memory of fp32 variables on the host, and new memory for other variables.
 
     Writing elements to a buffer of a variable's memory changes the variable at once. Other tensors that shared that
-    memory, such as the initial value, do not change. Release the buffers before training: else an update copies.
+    memory, such as the initial value, do not change. Release the buffers before training: as long as they exist, an
+    update copies the variable.
     """
     pieces, elements = list(pieces), {}
     for each in pieces:
@@ -44,7 +46,8 @@ def restore_buffers(pieces: Iterable[VariablePiece]) -> dict[TensorSlice, np.nda
 def assign_parts(variable: tf.Variable, parts: Sequence[tuple[slice, np.ndarray]]) -> None:
     """Assigns all elements of a variable, rounded to its dtype, unless they were read into its memory.
 
-    `parts` are ranges of the variable's elements in row-major order, and their elements, flat, fp32; others are zero.
+    `parts` are ranges of the variable's elements in row-major order, and the elements of each, flat, fp32. Elements
+    in no range become zero.
     """
     if _on_host(variable) and all(np.shares_memory(_elements(variable), values) for _, values in parts):
         return

@@ -4,7 +4,8 @@ A rule is pure mathematics over fp32 tensors, element by element: it serves a wh
 bucket of many. `tftrain.optim.update` runs it, whole or sharded, in plain TensorFlow or by fused ops.
 
 A skipped update takes no branch, hence no round trip to the host and no extra pass over the weights: the scalars
-become such that each formula returns its input, bit for bit (x * 1 - 0); `multiply_no_nan` leaves a bad gradient out.
+become such that every formula returns its input, bit for bit (x * 1 - 0), and `multiply_no_nan` excludes a non-finite
+gradient.
 """
 
 import abc
@@ -42,7 +43,10 @@ class UpdateRule(abc.ABC):
 
     @abc.abstractmethod
     def next_slots(self, gradient: tf.Tensor, slots: Slots, scalars: UpdateScalars) -> list[tf.Tensor]:
-        """Returns the new slots, fp32 like the gradient, which is already multiplied by the gradient factor."""
+        """Returns the new slots, fp32 tensors of the gradient's shape.
+
+        The gradient is fp32, already multiplied by the gradient factor.
+        """
 
     @abc.abstractmethod
     def direction(
@@ -188,7 +192,8 @@ RULES: dict[str, type[UpdateRule]] = {rule.__name__.lower(): rule for rule in (A
 def choose(config: OptimizerConfig, fused_available: bool) -> tuple[UpdateRule, bool]:
     """Returns the rule that `--optimizer` names, and whether fused ops run it.
 
-    The prefix "fused_" or "reference_" forces one; without it, fused ops run if they are there for this run's device.
+    The prefix "fused_" or "reference_" forces an implementation. Without a prefix, fused ops run if the rule has them
+    and their library is built for this run's device.
     """
     forced, _, name = config.optimizer.rpartition("_")
     rule = RULES[name](config)
@@ -205,7 +210,11 @@ def scalars(
 ) -> UpdateScalars:
     """Returns the scalars of one update, which all tensors share; those of an identity where `skip`, a bool scalar.
 
-    `step`, int64 scalar, is the number of updates before. The learning rate and the gradients' factor are fp32 scalars.
+    Args:
+        config, learning_rate: the betas, and an fp32 scalar.
+        step: int64 scalar, updates applied before this one.
+        gradient_factor: fp32 scalar that every gradient is multiplied by.
+        skip: whether the update leaves weights and moments as they are.
     """
     time = tf.cast(step + 1, tf.float32)
 
@@ -250,5 +259,8 @@ def trust_ratio(weight_square: tf.Tensor, update_square: tf.Tensor) -> tf.Tensor
 
 
 def next_weight(weight: tf.Tensor, update: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
-    """Returns w - rate * u, and exactly w where the rate is 0; fp32 tensors of one shape, and an fp32 scalar."""
+    """Returns w - rate * u, and exactly w where the rate is 0; fp32 tensors of one shape, and an fp32 scalar.
+
+    The rate is the learning rate, times the trust ratio for LAMB.
+    """
     return weight - tf.math.multiply_no_nan(update, rate)

@@ -45,7 +45,8 @@ def learning_rate(config: OptimizerConfig, max_steps: int | RampedSteps, step: t
     - inverse_sqrt (Vaswani et al., arXiv 1706.03762): sqrt(max(W, 1) / max(s, 1)).
 
     With a ramp, W, N, D, s and the 1 are numbers of samples, those that so many updates consume from the start.
-    Skipped updates do not count, with or without a ramp. So s may be less than consumed_samples with a ramp.
+    Skipped updates do not count, with or without a ramp. So with a ramp, s equals consumed_samples only if no update
+    was skipped.
 
     Args:
         config: resolved, so that `warmup_steps` and, for wsd, `decay_steps` are not None.

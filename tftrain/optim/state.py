@@ -2,7 +2,8 @@
 
 A store is a master weight variable with one variable for each slot. A whole state has a store for each variable of the
 model, of the same shape. A sharded state has a store for each bucket of `StateSplit`: this rank's shard of the bucket,
-flat. A checkpoint contains pieces of tensors, not stores; each rank saves and restores its own, without communication.
+flat. A checkpoint does not contain stores: it contains pieces of tensors with global names. Each rank saves and
+restores its pieces without communication.
 """
 
 import functools
@@ -48,12 +49,17 @@ class OptimizerState(tf.Module):
         mesh: Mesh | None = None,
         shards_weights: bool = False,
     ):
-        """Creates the state, with slots of zero; the parameters are those of this rank, their variables the targets.
+        """Creates the state, with slots of zero.
 
         The initial value of a master weight is asked for one after another, and with a split only if this rank owns
-        elements of it. `slots` has the names of the update rule's slots by variable, the same for variables that share
-        a bucket; a checkpoint has a tensor `SLOT/NAME` for each. The ranks of `mesh.data` hold the same variables. For
-        `shards_weights`, see `Optimizer`.
+        elements of it.
+
+        Args:
+            parameters: those of this rank; its variables are the targets.
+            slots: names of the update rule's slots by variable, the same for variables that share a bucket; a
+                checkpoint has a tensor `SLOT/NAME` for each.
+            mesh: the ranks; those of `mesh.data` hold the same variables.
+            shards_weights: see `Optimizer`.
         """
         super().__init__(name="optimizer_state")
         self.parameters, self.split, mesh = list(parameters), split, mesh or Mesh()
@@ -106,7 +112,10 @@ class OptimizerState(tf.Module):
         return {number: target for number, (target, master) in pairs if target is not master}
 
     def publish(self) -> None:
-        """Writes masters, rounded, to the variables, unless these are released; every rank of a split must call it."""
+        """Writes the master weights, rounded, to the model's variables; every rank of a split must call it.
+
+        Variables of sharded weights stay released.
+        """
         if self.shards_weights:
             return
         for number in range(len(self.masters)) if self.split else ():
@@ -116,7 +125,10 @@ class OptimizerState(tf.Module):
             variable.assign(tf.cast(self.masters[number], variable.dtype), read_value=False)
 
     def gathered(self, bucket: int, name: str) -> Iterator[tuple[tf.Variable, tf.Tensor]]:
-        """Yields the model's variables of a bucket with the weights of all ranks; every rank must call it."""
+        """Yields the model's variables of a bucket with the weights of all ranks; every rank must call it.
+
+        The name is unique in a graph.
+        """
         dtype = self.targets[self.split.buckets[bucket].tensors[0]].dtype
         for index, value in self.split.gather(bucket, tf.cast(self.masters[bucket], dtype), name):
             yield self.targets[index], value
@@ -183,7 +195,10 @@ class OptimizerState(tf.Module):
 
 
 def load_pieces(held: Iterable[VariablePiece], reader: TensorReader) -> None:
-    """Assigns pieces, adjacent for a variable, rounded to its dtype; raises what `TensorReader.read` does."""
+    """Assigns pieces of a checkpoint to variables, rounded to their dtype; raises what `TensorReader.read` does.
+
+    The pieces of a variable are adjacent.
+    """
     for _, group in itertools.groupby(held, lambda held: id(held.variable)):
         pieces = list(group)
         assign_parts(pieces[0].variable, [(each.elements, reader.read(each.piece).reshape(-1)) for each in pieces])
@@ -192,7 +207,10 @@ def load_pieces(held: Iterable[VariablePiece], reader: TensorReader) -> None:
 def weights_of(
     variables: Mapping[str, tf.Variable], shards: Mapping[str, VariableShard], kind: str
 ) -> list[VariablePiece]:
-    """Returns where the weights of a checkpoint belong: the variables of a model; see `OptimizerState.weights`."""
+    """Returns where the weights of a checkpoint belong: the variables of a model; see `OptimizerState.weights`.
+
+    `shards` has, by name, what a variable is of the whole tensor.
+    """
     return [VariablePiece(renamed(slice_of(shards[name]), kind), variable) for name, variable in variables.items()]
 
 

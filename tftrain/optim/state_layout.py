@@ -2,7 +2,8 @@
 
 A bucket is a concatenation of whole, flattened tensors. Each rank owns one contiguous shard of it. If a bucket is
 partitioned evenly, all shards have the same length and several ranks may share a tensor. If it is partitioned by
-owners, a shard holds whole tensors. A shard has an element, if only padding: so every rank is in each collective.
+owners, a shard holds whole tensors. Every shard has at least one element, which may be padding: so every rank is in
+each collective.
 
 This module loads no TensorFlow.
 """
@@ -177,8 +178,9 @@ def held_pieces(
 ) -> Iterator[Held]:
     """Yields every piece that a rank holds, in the order of kinds and stores.
 
-    By name, `pieces` and `slots` have the piece of the whole tensor that a variable of the model holds, and the rule's
-    slots. By `buckets`, the data parallel ranks partition the state; None: each holds all of it.
+    Args:
+        pieces, slots: by name, the piece of the whole tensor that a variable of the model holds, and the rule's slots.
+        buckets, rank: by which the data parallel ranks partition the state; None: each holds all of it; and this rank.
     """
     sizes = [piece.size for piece in pieces.values()]
     for kind in dict.fromkeys([MASTER, *itertools.chain.from_iterable(slots.values())]):

@@ -13,7 +13,9 @@ from tftrain.parallel.mesh import Group
 class StateSplit:
     """Converts between whole tensors and this rank's flat shard of each bucket.
 
-    The ranks of `group` partition `buckets`, see `layout`; `slices` are those of this rank's shard of each.
+    Attributes:
+        group, buckets: the ranks over which tensors are partitioned, and the buckets, see `layout`.
+        slices: the slices of this rank's shard of each bucket.
     """
 
     def __init__(self, group: Group, tensors: Sequence[Partitioned], shapes: Sequence[tf.TensorShape], strategy: str):
@@ -25,7 +27,8 @@ class StateSplit:
     def take(self, whole: Callable[[int], tf.Tensor]) -> Iterator[tf.Tensor]:
         """Yields this rank's shard of each bucket, flat, of whole tensors that are equal on all ranks.
 
-        `whole` returns a tensor by its index, only for those that this rank owns elements of, bucket after bucket.
+        `whole` returns a tensor by its index. It is called only for those that this rank owns elements of, one bucket
+        after the other.
         """
         for bucket, slices in zip(self.buckets, self.slices, strict=True):
             ranges = {tensor: range_ for tensor, _, range_ in bucket.owned(self.group.rank, self._sizes)}
@@ -54,7 +57,10 @@ class StateSplit:
         return collectives.reduce_scatter_sum(self.group, tf.concat(pieces, axis=0), bucket.bounds, name)
 
     def gather(self, number: int, shard: tf.Tensor, name: str) -> Iterator[tuple[int, tf.Tensor]]:
-        """Collects the tensors of a bucket from the shards of all ranks, and yields index and value of each."""
+        """Collects the tensors of a bucket from the shards of all ranks, and yields index and value of each.
+
+        For the name, see `reduce`.
+        """
         bucket = self.buckets[number]
         flat = collectives.all_gather_rows(self.group, collectives.as_sendable(shard), name)
         flat = tf.bitcast(tf.ensure_shape(flat, [bucket.bounds[-1]]), shard.dtype)

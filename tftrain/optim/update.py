@@ -27,7 +27,10 @@ class Update:
     def __init__(
         self, rule: UpdateRule, fused: bool, state: OptimizerState, norms: Norms, orthogonalization: Orthogonalization
     ):
-        """Prepares the update, in place by fused ops or in plain TensorFlow."""
+        """Prepares the update, in place by fused ops or in plain TensorFlow.
+
+        The weight decay of a group, if given, is that of its tensors.
+        """
         self._rule, self._fused, self._state, self._norms = rule, fused, state, norms
         self._orthogonalization = orthogonalization
         # By tensor, None for padding: weight decay, factor of the learning rate, and whether the rule adapts that.
@@ -155,7 +158,10 @@ class Update:
     def _rates(
         self, tensors: Sequence[int | None], first: tf.Tensor, second: tf.Tensor, scalars: UpdateScalars
     ) -> tf.Tensor:
-        """Returns each slice's learning rate times its tensor's layer factor, given their `layer_sums`; fp32 [n]."""
+        """Returns the learning rate of each slice times the layer's factor of its tensor, fp32 [n].
+
+        `tensors` has the tensor of each slice, None for padding; `first` and `second` are the slices' `layer_sums`.
+        """
         rates = tf.stack(self._scaled(tensors, scalars))
         if not self._rule.adapts_layers:
             return rates

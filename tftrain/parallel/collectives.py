@@ -24,9 +24,7 @@ from tftrain.parallel.tensorflow_transport import TensorFlowTransport
 
 def all_reduce(group: Group, tensor: tf.Tensor, name: str, operation: str = "sum") -> tf.Tensor:
     """Returns the "sum" or "max" of a tensor over the ranks: fp32, fp16 or fp64; dimensions may be unknown."""
-    if group.size == 1:
-        return tensor
-    return _together(group, "all-reduce", name, [tensor], lambda by, given: by.all_reduce(given[0], operation))
+    return _together(group, "all-reduce", name, tensor, lambda by, given: by.all_reduce(given, operation))
 
 
 def sum_in_rank_order(group: Group, tensor: tf.Tensor, name: str) -> tf.Tensor:
@@ -43,9 +41,7 @@ def sum_in_rank_order(group: Group, tensor: tf.Tensor, name: str) -> tf.Tensor:
 
 def grouped_all_reduce(group: Group, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
     """Sums several tensors over the ranks, in one operation: fp32, fp16 or fp64 and of any shapes."""
-    if group.size == 1:
-        return list(tensors)
-    return _together(group, "all-reduce", name, tensors, lambda by, given: by.grouped_all_reduce(given))
+    return _together(group, "all-reduce", name, list(tensors), lambda by, given: by.grouped_all_reduce(given))
 
 
 def reduce_scatter_sum(group: Group, tensor: tf.Tensor, bounds: Sequence[int], name: str) -> tf.Tensor:
@@ -70,7 +66,7 @@ def reduce_scatter_sum(group: Group, tensor: tf.Tensor, bounds: Sequence[int], n
         splits = np.diff(np.clip(bounds, even[group.rank], even[group.rank + 1]))
         return tf.cast(tf.ensure_shape(_all_to_all(group, part, splits, name), [own]), tf.float32)
     if has_nccl() and np.all(sizes == own):
-        part = _together(group, "reduce-scatter", name, [tensor], lambda by, given: by.reduce_scatter(given[0]))
+        part = _together(group, "reduce-scatter", name, tensor, lambda by, given: by.reduce_scatter(given))
         return tf.cast(tf.ensure_shape(part, [own]), tf.float32)
 
     # Gloo's reduce-scatter may overwrite memory that it is still sending: with buckets of some MB, a sum is sometimes
@@ -105,13 +101,13 @@ def send(group: Group, tensor: tf.Tensor, name: str) -> tf.Tensor:
         A tensor that is there once this one is sent. If it is not used, see `prevent_pruning`.
     """
     flat = tf.reshape(as_sendable(tensor), [-1])
-    return _together(group, "transfer", name, [flat], lambda by, given: by.send(given[0]))
+    return _together(group, "transfer", name, flat, lambda by, given: by.send(given))
 
 
 def receive(group: Group, shape: Sequence[int], dtype: tf.DType, name: str) -> tf.Tensor:
     """Receives a tensor of this shape and dtype from the other rank of a group of two, see `send`."""
     empty, length = as_sendable(tf.zeros([0], dtype)), math.prod(shape)
-    flat = _together(group, "transfer", name, [empty], lambda by, given: by.receive(given[0], length))
+    flat = _together(group, "transfer", name, empty, lambda by, given: by.receive(given, length))
     return tf.reshape(tf.bitcast(flat, dtype), shape)
 
 
@@ -129,16 +125,12 @@ def prevent_pruning(tensor: tf.Tensor) -> tf.Tensor:
 
 def all_gather_rows(group: Group, tensor: tf.Tensor, name: str) -> tf.Tensor:
     """Concatenates `tensor`, shape [rows, ...], over a group's ranks along its first dimension, in rank order."""
-    if group.size == 1:
-        return tensor
-    return _together(group, "all-gather", name, [tensor], lambda by, given: by.all_gather(given[0]))
+    return _together(group, "all-gather", name, tensor, lambda by, given: by.all_gather(given))
 
 
 def broadcast(group: Group, tensor: tf.Tensor, name: str) -> tf.Tensor:
     """Returns the tensor of the group's first rank, bit for bit, on every rank; any dtype that Horovod sends."""
-    if group.size == 1:
-        return tensor
-    return _together(group, "broadcast", name, [tensor], lambda by, given: by.broadcast(given[0]))
+    return _together(group, "broadcast", name, tensor, lambda by, given: by.broadcast(given))
 
 
 def broadcast_variables(group: Group, variables: dict[str, tf.Variable]) -> None:
@@ -160,17 +152,12 @@ def gather_numbers(group: Group, value: float, name: str) -> np.ndarray:
     return all_gather_rows(group, tf.constant([value], tf.float64), name).numpy()
 
 
-def gather_bytes(group: Group, data: bytes, name: str) -> list[bytes]:
-    """Returns the bytes of every rank, which may differ in length, in rank order. Call eagerly, on every rank."""
-    lengths = gather_numbers(group, float(len(data)), f"{name}.lengths").astype(int)
-    # One more byte per rank, because a tensor must not be empty.
-    rows = all_gather_rows(group, tf.constant(np.frombuffer(data + b"\0", np.uint8)), name).numpy()
-    return [part[:-1].tobytes() for part in np.split(rows, np.cumsum(lengths + 1)[:-1])]
-
-
 def gather_values(group: Group, value: Any, name: str) -> list[Any]:
-    """Returns the value of every rank, in JSON's types, in rank order, see `gather_bytes`."""
-    return [json.loads(data) for data in gather_bytes(group, json.dumps(value).encode(), name)]
+    """Returns the value of every rank, in JSON's types, in rank order. Call eagerly, on every rank."""
+    data = json.dumps(value).encode()
+    lengths = gather_numbers(group, float(len(data)), f"{name}.lengths").astype(int)
+    rows = all_gather_rows(group, tf.constant(np.frombuffer(data, np.uint8)), name).numpy()
+    return [json.loads(part.tobytes()) for part in np.split(rows, np.cumsum(lengths)[:-1])]
 
 
 def is_peer_failure(error: BaseException) -> bool:
@@ -201,12 +188,14 @@ def transport() -> str:
 
 def _all_to_all(group: Group, tensor: tf.Tensor, splits: Sequence[int] | np.ndarray, name: str) -> tf.Tensor:
     """Sends `splits[r]` rows of a tensor to rank r; returns what this rank receives, in the order of the ranks."""
-    return _together(group, "all-to-all", name, [tensor], lambda by, given: by.all_to_all(given[0], splits))
+    return _together(group, "all-to-all", name, tensor, lambda by, given: by.all_to_all(given, splits))
 
 
-def _together(group: Group, kind: str, name: str, tensors: Sequence[tf.Tensor], operation: Callable[..., Any]) -> Any:
-    """Calls an operation with the group's transport and tensors, and records when this rank begins and ends it."""
+def _together(group: Group, kind: str, name: str, given: Any, operation: Callable[..., Any]) -> Any:
+    """Calls an operation with the group's transport and a tensor or a list, between records of its begin and end."""
+    if group.size == 1:
+        return given
     # Without a slash: in a graph, only what is after the last one is independent of the scope.
     name = f"{group.name}.{name}".replace("/", ".")
     transport = (TensorFlowTransport if group.by_tensorflow else HorovodTransport)(group, name)
-    return group.pending.around(Collective(kind, name, group.ranks), tensors, lambda given: operation(transport, given))
+    return group.pending.around(Collective(kind, name, group.ranks), given, lambda given: operation(transport, given))

@@ -42,20 +42,13 @@ class GradientReduction:
     group: Group
     wire: tf.DType  # float32, or float16 to halve the bytes that travel
     split: Partition | None  # None if every rank receives all gradients
-    # Whether the gradients of every micro-batch are summed at once, so that a rank accumulates only its own shard
-    # (ZeRO-2); only with `split`.
+    # Whether gradients of each micro-batch are summed, so that a rank accumulates its shard (ZeRO-2, with `split`).
     each_micro_batch: bool
     tensor: Group
     replicated: Sequence[bool]  # for each store of the optimizer's state, whether every tensor parallel rank holds it
     summed: Sequence[bool]  # whether its gradient is a sum over the tensor parallel ranks; then they all hold it
     # Whether the gradients of several ranks are summed by the program that computes them, see `sum_in_program`.
     in_program: bool = False
-
-    def buffer_shapes(self, variables: Sequence[tf.Variable]) -> list[tf.TensorShape]:
-        """Returns the shapes of the buffers in which micro-batches accumulate the gradients of these variables."""
-        if self.each_micro_batch:
-            return [tf.TensorShape([sum(part.size for part in parts)]) for parts in self.split.slices]
-        return [variable.shape for variable in variables]
 
     def sum(self, gradients: Sequence[tf.Tensor], first_is_early: bool = False) -> list[tf.Tensor]:
         """Returns the sums over ranks: whole tensors; with a split, this rank's flat shard of each bucket.
@@ -98,18 +91,13 @@ class GradientReduction:
         """
         if self.tensor.size == 1:
             return list(gradients)
-        of_each = list(zip(self.replicated, self.summed, strict=True))
-        equal = [index for index, (is_whole, is_sum) in enumerate(of_each) if is_whole and not is_sum]
-        sums = [index for index, (_, is_sum) in enumerate(of_each) if is_sum]
+        sums = [index for index, is_sum in enumerate(self.summed) if is_sum]
+        equal = [index for index, is_whole in enumerate(self.replicated) if is_whole and not self.summed[index]]
         gradients = self._in_buckets(gradients, equal, collectives.broadcast, "replicated_gradients")
         return self._in_buckets(gradients, sums, collectives.sum_in_rank_order, "summed_gradients")
 
     def _in_buckets(
-        self,
-        gradients: Sequence[tf.Tensor],
-        indices: Sequence[int],
-        collective: Callable[..., list[tf.Tensor]],
-        name: str,
+        self, gradients: Sequence[tf.Tensor], indices: Sequence[int], collective: Callable[..., tf.Tensor], name: str
     ) -> list[tf.Tensor]:
         """Returns the gradients, those at `indices` as a collective of the tensor parallel ranks returns them."""
         gradients = list(gradients)

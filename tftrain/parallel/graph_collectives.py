@@ -46,20 +46,18 @@ def collectives_of(function: tf.types.experimental.ConcreteFunction) -> dict[str
 
 def operations(graph: tf.Graph) -> Iterator[tf.Operation]:
     """Yields the operations of a traced function's graph and of all functions that it calls."""
-    return _operations(graph, graph, {})
+    functions: dict[str, list[str]] = {}  # by type of an operation, the attributes that are functions
 
+    def walk(outer: tf.Graph) -> Iterator[tf.Operation]:
+        for op in outer.get_operations():
+            yield op
+            if op.type not in functions:
+                attributes = op.op_def.attr if op.op_def else []
+                functions[op.type] = [each.name for each in attributes if each.type in ("func", "list(func)")]
+            for attribute in functions[op.type]:
+                value = op.get_attr(attribute)
+                for called in value if isinstance(value, list | tuple) else [value]:
+                    if inner := outer._get_function(called.name) or graph._get_function(called.name):
+                        yield from walk(inner.graph)
 
-def _operations(graph: tf.Graph, root: tf.Graph, function_attributes: dict[str, list[str]]) -> Iterator[tf.Operation]:
-    """Does what `operations` says; `function_attributes` remembers which attributes of a type are functions."""
-    for op in graph.get_operations():
-        yield op
-        kind = op.type
-        if kind not in function_attributes:
-            attributes = op.op_def.attr if op.op_def else []
-            function_attributes[kind] = [each.name for each in attributes if each.type in ("func", "list(func)")]
-        for attribute in function_attributes[kind]:
-            value = op.get_attr(attribute)
-            for called in value if isinstance(value, list | tuple) else [value]:
-                inner = graph._get_function(called.name) or root._get_function(called.name)
-                if inner is not None:
-                    yield from _operations(inner.graph, root, function_attributes)
+    return walk(graph)

@@ -117,14 +117,11 @@ class Mesh:
         if self.pipeline_parallel_size == 1:
             return []
         rings = [(line, (*line[1:], line[0])) for line in self.groups["pipeline"]]
-        pairs = ((min(pair), max(pair)) for ring in rings for pair in zip(*ring, strict=True))
-        return list(dict.fromkeys(pairs))
+        return list(dict.fromkeys(tuple(sorted(pair)) for ring in rings for pair in zip(*ring, strict=True)))
 
     def link(self, other_stage: int) -> Group:
         """Returns this rank and the one at the same place in another, neighbouring stage."""
-        other = self.group("pipeline").ranks[other_stage]
-        ranks = (min(self.rank, other), max(self.rank, other))
-        return self._group("link", ranks)
+        return self._group("link", tuple(sorted((self.rank, self.pipeline.ranks[other_stage]))))
 
     @property
     def pipeline(self) -> Group:

@@ -10,7 +10,7 @@ tensor and its collective copies from the device.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -36,26 +36,23 @@ class PendingCollectives:
         self._counters: dict[Collective, OpCounter | VariableCounter] = {}
         self._eager: dict[Collective, None] = {}
 
-    def around(
-        self, collective: Collective, tensors: Sequence[tf.Tensor], operation: Callable[[list[tf.Tensor]], Any]
-    ) -> Any:
+    def around(self, collective: Collective, given: Any, operation: Callable[[Any], Any]) -> Any:
         """Runs a collective and counts its begin and end, eagerly or in a function that XLA does not compile.
 
-        Args:
-            tensors: this rank's inputs.
-            operation: called with the inputs; returns a tensor or a list of tensors. If it raises, the collective stays
-                pending.
+        The operation maps this rank's tensor, or a list, to such a result. If it raises, the collective stays pending.
         """
         if tf.executing_eagerly():
             self._eager[collective] = None
-            result = operation(list(tensors))
+            result = operation(given)
             del self._eager[collective]
             return result
         if collective not in self._counters:
             self._counters[collective] = counter_class()()
-        counter = self._counters[collective]
-        result = operation(counter.counted(list(tensors)))
-        return tf.nest.pack_sequence_as(result, counter.counted(tf.nest.flatten(result)))
+
+        def counted(tensors: Any) -> Any:
+            return tf.nest.pack_sequence_as(tensors, self._counters[collective].counted(tf.nest.flatten(tensors)))
+
+        return counted(operation(counted(given)))
 
     def unfinished(self) -> list[Collective]:
         """Returns the pending collectives; any thread may call it while a function runs."""

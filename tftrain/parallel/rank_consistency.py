@@ -10,8 +10,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from tftrain.config.fields import on_resume
 from tftrain.host.text import listed
 from tftrain.parallel import collectives
@@ -53,17 +51,9 @@ def require_same(mesh: Mesh, facts: Mapping[str, Facts], name: str, host: str = 
     """
     if mesh.size == 1:
         return
-    texts = [json.dumps(facts[kind]).encode() for kind in facts]
-    digests = b"".join(hashlib.sha256(text).digest() for text in texts)
-    every = collectives.gather_bytes(mesh.world, digests, f"consistency.{name}.digests")
-    rows = {rank: np.frombuffer(row, np.uint8).reshape(len(facts), -1) for rank, row in enumerate(every)}
-    groups = mesh.groups
-    if all(
-        (rows[rank][index] == rows[ranks[0]][index]).all()
-        for index, kind in enumerate(facts)
-        for ranks in groups[kind]
-        for rank in ranks
-    ):
+    digests = {kind: hashlib.sha256(json.dumps(facts[kind]).encode()).hexdigest() for kind in facts}
+    every, groups = collectives.gather_values(mesh.world, digests, f"consistency.{name}.digests"), mesh.groups
+    if all(len({every[rank][kind] for rank in ranks}) == 1 for kind in facts for ranks in groups[kind]):
         return
     own = host, {kind: dict(facts[kind]) for kind in facts}
     hosts, messages = zip(*collectives.gather_values(mesh.world, own, f"consistency.{name}.texts"), strict=True)
@@ -86,13 +76,12 @@ def differences(
     clauses: dict[str, list[int]] = {}
     for kind in messages[0]:
         for first, *others in groups[kind]:
-            expected = messages[first][kind]
+            expected, where = messages[first][kind], _named([first], hosts)
             for rank in others:
                 actual = messages[rank][kind]
                 names = [name for name in {**expected, **actual} if expected.get(name) != actual.get(name)]
                 shown = [
-                    f"{name} is {actual.get(name, 'missing')}, but {expected.get(name, 'missing')} on "
-                    + _named([first], hosts)
+                    f"{name} is {actual.get(name, 'missing')}, but {expected.get(name, 'missing')} on {where}"
                     for name in names[:most]
                 ]
                 if shown:

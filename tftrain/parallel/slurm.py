@@ -125,10 +125,8 @@ def _serve(host: str, port: int, slots: list, several: bool) -> str:
         store_server.serve("" if several and address.startswith("127.") else address, port, slots)
         return address
     except OSError as error:
-        raise SlurmError(
-            f"rank 0 can't listen at port {port} of {host}: {error.strerror}; set {PORT} to a free port there, the "
-            "same for all ranks"
-        ) from error
+        remedy = f"set {PORT} to a free port there, the same for all ranks"
+        raise SlurmError(f"rank 0 can't listen at port {port} of {host}: {error.strerror}; {remedy}") from error
 
 
 def _write_token(path: Path, token: str) -> None:
@@ -170,10 +168,8 @@ def _await_server(host: str, port: int, step: str, seconds: float, token: Path |
         except STORE_ERRORS as error:
             reason = str(getattr(error, "reason", error))
         time.sleep(POLL_SECONDS)
-    raise AbsentServerError(
-        f"rank 0 did not answer at {host}:{port} within {seconds:g} seconds ({reason}); its own output says why, or a "
-        f"firewall is between the hosts; {PORT} sets another port"
-    )
+    why = f"its own output says why, or a firewall is between the hosts; {PORT} sets another port"
+    raise AbsentServerError(f"rank 0 did not answer at {host}:{port} within {seconds:g} seconds ({reason}); {why}")
 
 
 def _interface(host: str, address: str, port: int, hosts: int) -> str:

@@ -50,10 +50,8 @@ def start(
     _choose_device(mesh, cpu_threads)
     if reserved:
         if addresses is None:
-            raise MeshError(
-                "rank 0 did not send the addresses of all ranks through the launcher's store; start again, or use "
-                f"--{'gradient' if kinds == SUMS_OF_XLA else 'group'}_transport=horovod"
-            )
+            remedy = f"start again, or use --{'gradient' if kinds == SUMS_OF_XLA else 'group'}_transport=horovod"
+            raise MeshError(f"rank 0 did not send the addresses of all ranks through the launcher's store; {remedy}")
         tensorflow_cluster.join(mesh.rank, addresses, reserved)
     return dataclasses.replace(mesh, tensorflow_kinds=kinds)
 
@@ -81,10 +79,8 @@ def tensorflow_kinds(
         if not gpu:
             raise MeshError(f"{asked}, because TensorFlow finds no GPU, and on CPUs XLA sums nothing over ranks")
     if kinds and address_of_store(environ) is None:
-        raise AgreedMeshError(
-            f"{asked}, because under MPI the ranks can't exchange the addresses for TensorFlow's collectives; or start "
-            "them with `tftrain.launch`"
-        )
+        why = "because under MPI the ranks can't exchange the addresses for TensorFlow's collectives"
+        raise AgreedMeshError(f"{asked}, {why}; or start them with `tftrain.launch`")
     return kinds
 
 
@@ -119,20 +115,17 @@ def _connect(launch: Launch, mesh: Mesh, address: str) -> tuple[Mesh, list[str] 
     first = json.loads(value_of_rank_0(launch, "sizes", json.dumps(sizes)))
     for name, size in sizes.items():
         if first[name] != size:
-            raise MeshError(
-                f"the ranks disagree: on rank {launch.rank} --{name} is {size}, but {first[name]} on rank 0; start all "
-                "with the same flags, environment, packages and data"
-            )
+            remedy = "start all with the same flags, environment, packages and data"
+            values = f"on rank {launch.rank} --{name} is {size}, but {first[name]} on rank 0"
+            raise MeshError(f"the ranks disagree: {values}; {remedy}")
     groups = itertools.chain(*mesh.groups.values(), mesh.links)
     # The set of all ranks always exists.
     sets = {ranks: hvd.ProcessSet(list(ranks)) for ranks in groups if 1 < len(ranks) < launch.size}
     addresses = await_all(launch, value=address)
     hvd.init(process_sets=list(sets.values()))
     if hvd.size() != launch.size:
-        raise MeshError(
-            f"the launcher started {launch.size} processes, but Horovod connected {hvd.size()}; "
-            "under mpirun, Horovod must be built with MPI: run `make setup` again"
-        )
+        remedy = "under mpirun, Horovod must be built with MPI: run `make setup` again"
+        raise MeshError(f"the launcher started {launch.size} processes, but Horovod connected {hvd.size()}; {remedy}")
     numbers = {name: getattr(hvd, name)() for name in ("rank", "local_rank", "local_size")}
     return dataclasses.replace(mesh, **numbers, process_sets=sets, pending=PendingCollectives()), addresses
 

@@ -103,9 +103,7 @@ class TensorRanks(NamedTuple):
         first, end = self.own_tokens(self.group.size * x.shape[1])
         return _with_gradient(x, lambda x: self._gather(x, f"{name}/collect"), lambda dy: dy[:, first:end])
 
-    def entered_products(
-        self, x: tf.Tensor, kernels: Sequence[tf.Variable], name: str, keep: bool = True
-    ) -> list[tf.Tensor]:
+    def entered_products(self, x: tf.Tensor, kernels: Sequence[tf.Variable], name: str, keep: bool) -> list[tf.Tensor]:
         """Returns `enter(x)` times several kernels, under sequence parallelism; only x is kept for backward.
 
         Each kernel is [H, outputs] of this rank, and its product [b, S, outputs]. `tf.custom_gradient` keeps the values
@@ -117,12 +115,9 @@ class TensorRanks(NamedTuple):
             def gradient(*upstream: tf.Tensor, variables: Sequence[tf.Variable] = ()):
                 with tf.control_dependencies(upstream):  # Gather now, not at once after the forward pass.
                     flat = _rows(self._gather(tf.identity(x), f"{name}/again"))
-                dkernels = {}
-                for kernel, dy in zip(kernels, upstream, strict=True):
-                    dkernels[kernel.ref()] = tf.matmul(flat, _rows(dy), transpose_a=True)
-                parts = [
-                    tf.matmul(_rows(dy), kernel, transpose_b=True) for kernel, dy in zip(kernels, upstream, strict=True)
-                ]
+                pairs = list(zip(kernels, upstream, strict=True))
+                dkernels = {kernel.ref(): tf.matmul(flat, _rows(dy), transpose_a=True) for kernel, dy in pairs}
+                parts = [tf.matmul(_rows(dy), kernel, transpose_b=True) for kernel, dy in pairs]
                 dx = tf.reshape(tf.add_n(parts), [-1, *upstream[0].shape[1:-1], x.shape[-1]])
                 dx = self._scatter(dx, f"{name}/enter/gradient")
                 return (dx, [dkernels[variable.ref()] for variable in variables]) if keep else (dx, *dkernels.values())
@@ -188,8 +183,7 @@ def _with_gradient(
 
 
 def _sum(group: Group, x: tf.Tensor, name: str) -> tf.Tensor:
-    # Horovod cannot send bf16. It can send fp16, but then each addition would round, whereas the matrix product of one
-    # rank rounds once. A partial sum of scaled gradients could also overflow although the full sum does not.
-    # TensorFlow's transport sends 16 bits and adds in fp32.
+    # Horovod cannot send bf16, and would round each addition of fp16, where a partial sum of scaled gradients may also
+    # overflow. TensorFlow's transport sends 16 bits and adds in fp32.
     wire = x.dtype if group.by_tensorflow or x.dtype == tf.float64 else tf.float32
     return tf.cast(collectives.all_reduce(group, tf.cast(x, wire), name), x.dtype)

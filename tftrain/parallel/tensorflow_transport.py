@@ -62,8 +62,8 @@ class TensorFlowTransport:
         if length * tensor.dtype.size * (size - 1) <= SMALL_BYTES:
             return reduce(self.all_gather(tensor[tf.newaxis]))
         if size == 2 or tensor.dtype.size > 2:
-            options = {"merge_op": {"sum": "Add", "max": "Max"}[operation], "final_op": "Id"}
-            return self._run(tf.raw_ops.CollectiveReduceV2, tensor, ordering_token=[], **options)
+            merge = {"sum": "Add", "max": "Max"}[operation]
+            return self._run(tf.raw_ops.CollectiveReduceV2, tensor, merge_op=merge, final_op="Id", ordering_token=[])
         flat = tf.pad(tf.reshape(tensor, [-1]), [[0, -length % size]])
         part = reduce(self.all_to_all(tf.reshape(flat, [size, -1]), [1] * size))
         return tf.reshape(self.all_gather(part, ".sums")[:length], tensor.shape)

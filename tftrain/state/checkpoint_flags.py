@@ -79,7 +79,10 @@ def with_flags_of_checkpoint(
 
     The micro-batch of the checkpoint is the largest to use: on other ranks a smaller one may be needed to make up the
     global batch. `named` has the names of the flags that the command line gives, and `given` their values if these
-    differ from those of `config`, such as addresses. Raises a ConfigError if it gives flags of phases, or too few.
+    differ from those of `config`, such as addresses.
+
+    Raises:
+        ConfigError: the command line gives flags that the phases of the checkpoint have, or must give flags itself.
     """
     try:
         path, saved = _chosen(config.checkpoint.resume, config.run.folder)

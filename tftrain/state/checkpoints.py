@@ -50,7 +50,8 @@ class Checkpoints:
     def restore(self) -> Path | None:
         """Gives every rank its part of the checkpoint that `--resume` means; every rank must call it.
 
-        Returns the checkpoint; None: the state is the initial one.
+        Returns:
+            The checkpoint; None: the state is the initial one.
 
         Raises:
             CheckpointError: it is missing or damaged, or holds another model or optimizer, or the ranks do not see the
@@ -82,7 +83,10 @@ class Checkpoints:
         return reader and reader.path
 
     def go_back(self, step: int, margin: int) -> Path:
-        """Gives every rank its part of the checkpoint that `Search.before` opens, and returns it; as `restore` does."""
+        """Gives every rank its part of the checkpoint that `Search.before` chooses, and returns it; as `restore` does.
+
+        Checkpoints of later steps are set aside.
+        """
         run = self._run
         self.saves.settle()
         reader = self._search.before(step, margin)
@@ -111,10 +115,16 @@ class Checkpoints:
         return self.saves.prepare(self._run.pieces_to_save())
 
     def save(self, last: bool = False, is_good: bool = True) -> None:
-        """Starts to save this moment, see `Saves.start`; if it is the `last` one, nothing is trained afterwards.
+        """Starts to save this moment; every rank must call it.
 
-        If the last step was not finite, and so not `is_good`, the weights may be spoiled although they are finite: the
-        checkpoint replaces no other, and a run goes on from it only if `--resume` names it.
+        Args:
+            last: nothing is trained before `saves.finish`.
+            is_good: whether the last step was finite. Otherwise the weights may be spoiled although they are finite:
+                the checkpoint replaces no other, and a run goes on from it only if `--resume` names it.
+
+        Raises:
+            CheckpointError: too many saves in a row have failed, on all ranks alike.
+            NotFiniteError: the state is not finite; on all ranks alike. Nothing is written.
         """
         run = self._run
         self.saves.start(int(run.progress.step), self.manifest_metadata(), run.tensors_to_save, last, is_good)

@@ -22,8 +22,10 @@ logger = logging.getLogger("tftrain.run")
 def with_local_folders(config: TrainConfig) -> tuple[TrainConfig, list[Problem]]:
     """Fetches the run at `--output_dir`, and what `--resume` and `--init_checkpoint` name, if that is an address.
 
-    Every rank may call it: the first one on a host fetches, the others wait. Returns the configuration with `local_dir`
-    set, and with paths for the other two; and why something can't be fetched.
+    Every rank may call it: the first one on a host fetches, the others wait.
+
+    Returns:
+        The configuration with `local_dir` set, and with paths for the other two; and why something can't be fetched.
     """
     values: dict[str, Any] = {}
     cache, run, resume = config.data.cache, config.run, config.checkpoint.resume

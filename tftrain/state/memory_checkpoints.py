@@ -158,9 +158,12 @@ class MemoryCheckpoints:
             durable.write(self._session_file, self._session.encode())
 
     def save(self, step: int, run: Callable[[], Mapping[str, Any]], owned: Callable[[], Iterable[TensorData]]) -> None:
-        """Begins to copy this rank's pieces after `step` updates, unless the copy before is still under way on a rank.
+        """Begins to copy this rank's pieces, unless the copy before is still under way on a rank.
 
-        `run` describes the run for the manifest. `owned` makes this rank's pieces and their elements, which then stay.
+        Args:
+            step: updates done.
+            run: makes the description of the run for the manifest.
+            owned: makes this rank's pieces and their elements, flat, which stay as they are as long as they are held.
         """
         state = WAITING if self._thread.is_alive() else FAILED if self._has_failed else DONE
         state = state if self._slots or state == WAITING else IMPOSSIBLE

@@ -28,7 +28,11 @@ NewestFirst = Callable[[Sequence[Path]], Iterable[Path]]
 
 
 def require_shared(output_dir: str, mesh: Mesh) -> None:
-    """Creates the folder of checkpoints; all ranks call it, and raise a CheckpointError unless all see the folder."""
+    """Creates the folder of the checkpoints and checks that all ranks see it; every rank must call it.
+
+    Raises:
+        CheckpointError: the folder can't be created, or a rank sees another one; on all ranks alike.
+    """
     checkpoints, problem = folder.checkpoint_folder(output_dir), ""
     number = secrets.randbits(48) if mesh.is_chief else 0
     number = int(collectives.gather_numbers(mesh.world, number, "shared.number")[0])

@@ -133,7 +133,8 @@ def _phase_changes(now: list, before: list, named: Sequence[str]) -> str:
 def check_model(model: ModelConfig, data: Mapping[str, str], run: Mapping[str, Any], path: Path) -> None:
     """Refuses to evaluate a checkpoint of another model or vocabulary: the same tensors would mean something else.
 
-    The message of the CheckpointError lists every difference. For the arguments, see `changes`.
+    Raises:
+        CheckpointError: it is one; the message lists every difference. For the arguments, see `changes`.
     """
     saved, of_kind, now = _flags(run, path), kinds(), _plain(model)
     differing = [

@@ -1,6 +1,7 @@
 """The state of a run: task, optimizer, loss scale and counters, and their tensors in a checkpoint.
 
-The position in the data is `consumed_samples`, with windows left out: the order of examples follows from the seed.
+The position in the data is `consumed_samples`, and the windows that are left out: the order of the examples is a
+function of the seed and of these.
 """
 
 import contextlib

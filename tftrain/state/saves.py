@@ -64,7 +64,10 @@ class Saves:
             self._save.completed(EXIT_SECONDS)
 
     def prepare(self, pieces: Iterable[TensorSlice]) -> threading.Thread:
-        """Maps memory for copies of these pieces, if there are any, in a thread, which is returned."""
+        """Maps memory for copies of these pieces, if there are any, in a thread; returns the thread.
+
+        The first save is then as fast as later ones.
+        """
         if self._keeps_copy:
             self._staging = memory.arrays(pieces)
         staging = list(self._staging.values())
@@ -93,14 +96,16 @@ class Saves:
     ) -> None:
         """Starts to write this rank's pieces, or a copy of them; every rank must call it.
 
-        If another save is under way, this waits for it first. For the errors, of that save or of this one if training
-        waits for it, see `settle`.
+        If another save is under way, this waits for it first.
 
         Args:
             step, described: updates done, and the description of the run for the manifest.
             owned: makes this rank's pieces and their elements, flat, which stay as they are as long as they are held.
             last: whether to write the elements themselves. Otherwise a thread copies them first, and holds none longer.
             is_good: whether a run may go on from the checkpoint without being told to.
+
+        Raises:
+            FailedSavesError, NotFiniteError: see `settle`, of the save before, or of this one if training waits for it.
         """
         self.settle()
         # State on a GPU is copied to the host for any save, so training need not wait.
@@ -138,7 +143,8 @@ class Saves:
     def settle(self) -> str | None:
         """Waits for the save that is under way, if any, and counts it if it has failed; every rank must call it.
 
-        Returns the reason as far as this rank knows it, if the save has failed; else None.
+        Returns:
+            The reason as far as this rank knows it, if the save has failed; else None.
 
         Raises:
             FailedSavesError: too many saves in a row have failed, on all ranks alike.

@@ -1,6 +1,7 @@
 """When checkpoints are due: every so many steps, every so many minutes, whichever comes first.
 
-Clocks differ, and all ranks must save after the same step: the chief's request travels with the next, like a signal's.
+The clocks of hosts differ, and all ranks must save after the same step. So only the chief looks at its clock, and its
+request travels with the next step, like the request of a signal.
 """
 
 import time

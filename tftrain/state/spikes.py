@@ -1,7 +1,8 @@
 """Which steps are spikes: loss or gradient norm lies far above its recent values.
 
 A z-score is the number of standard deviations between a value and the mean; both are exponentially weighted towards
-recent steps. Only values above the mean count, as a falling loss lies below. Of a gradient norm, the logarithm counts.
+recent steps. Only values above the mean count, because a falling loss lies below it. A gradient norm varies by factors,
+so its logarithm is used.
 
 Spikes do not enter the statistics. When they are many, the statistics begin again, with the new level.
 

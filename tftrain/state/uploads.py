@@ -38,7 +38,8 @@ _WAITING = "waiting"
 class Uploads:
     """The uploads of one run. Leaving its `with` statement waits for the last one, on every rank.
 
-    `problem` says why the last pass has failed, on the chief; "" if it has not.
+    Attributes:
+        problem: why the last pass has failed, on the chief; "" if it has not.
     """
 
     def __init__(self, run: RunConfig, seconds: float, mesh: Mesh):
@@ -53,10 +54,12 @@ class Uploads:
         self._thread: threading.Thread | None = None
 
     def begin(self, step: int, superseded: Superseded) -> None:
-        """Starts the thread, on the chief of a run at an address, given the step that the run goes on from.
+        """Starts the thread, on the chief of a run at an address.
 
-        Checkpoints of later steps at the address are set aside there; with -1, all is another run's, and what that
-        reported is set aside as well. `superseded` returns those of complete checkpoints that are to be removed.
+        Args:
+            step: that the run goes on from. Checkpoints of later steps at the address are set aside there; with -1, all
+                is another run's, and what that reported is set aside as well.
+            superseded: returns those of complete checkpoints that are to be removed.
         """
         if self._mesh.is_chief and is_address(self._address):
             self._goes_on_from = step
@@ -77,7 +80,11 @@ class Uploads:
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        """Waits for the last pass, at most `save_timeout_seconds`; all raise a FailedSavesError if it has failed."""
+        """Waits for the last pass.
+
+        Raises:
+            FailedSavesError: it has failed, or takes longer than `save_timeout_seconds`; on all ranks alike.
+        """
         self._ends = True
         self.request()
         if error and self._thread:

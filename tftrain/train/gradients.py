@@ -72,8 +72,12 @@ def compare(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Computes the loss of a task that compares samples; every rank of the data parallel group must call it.
 
-    The outputs are those of this rank's samples of the global batch, fp32 [n, ...]. Returns, of their dtype, the
-    gradient of the loss, times the loss scale, by them; and [len(task.sums)], zeros for sums that are no losses.
+    Args:
+        outputs: of all samples of this rank's share of the global batch, fp32 [n, ...].
+
+    Returns:
+        The gradient of the loss, times the loss scale, by the outputs; and the task's sums that are losses, with zeros
+        for the others, [len(task.sums)]; both of the outputs' dtype.
     """
     sums, gradient = task.compare(outputs, batch, group)
     zeros = dict.fromkeys(task.sums, tf.zeros([], outputs.dtype))

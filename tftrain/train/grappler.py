@@ -2,7 +2,8 @@
 
 `tf.config.optimizer.set_experimental_options` has no key for the memory optimizer. Grappler reads the ConfigProto that
 is passed with every call of a `tf.function`, so this module sets the options there. The recomputation heuristic finds
-gradients by their name scope. Its default is TensorFlow 1's, so it must be set to the one of `tf.GradientTape`.
+gradients by their name scope. Its default is the scope of TensorFlow 1, so it must be set to the scope of
+`tf.GradientTape`.
 """
 
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
@@ -22,7 +23,10 @@ GRADIENT_SCOPE = "gradient_tape/"
 
 
 def configure(compute: ComputeConfig) -> None:
-    """Applies settings to what this thread calls by `tf.function`; later changes by `tf.config.optimizer` undo it."""
+    """Applies the settings in `compute` to every `tf.function` that this thread calls from now on.
+
+    Later changes by `tf.config.optimizer` and the like undo it.
+    """
     eager = context.context()
     eager.function_call_options = None  # Start from TensorFlow's own, not from an earlier call's.
     options = eager.function_call_options

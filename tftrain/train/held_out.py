@@ -6,7 +6,8 @@ A score, such as F1, is computed from the predictions for all examples, which ev
 on the number of ranks. So is the loss of a task that compares samples: every held-out sample is compared with all. The
 vectors of a corpus are gathered in parts, and the first rank alone has all of them and ranks its documents.
 
-A model that knows only how frequent each token is has the unigram entropy as its lowest loss: less is due to context.
+The unigram entropy is the lowest loss of a model that knows only how frequent each token is. A lower loss shows that
+the model has learned from context.
 """
 
 import functools
@@ -51,7 +52,8 @@ class HeldOut:
     ):
         """Opens the split; nothing is read before the first call, and each call evaluates the task's model as it is.
 
-        `sharded` is the model of ranks that hold shards. `weights` gives it, in a `with` statement, those to evaluate.
+        `sharded` is the model where ranks hold shards of the weights. `weights` gives the model, within a `with`
+        statement, the weights to evaluate.
         """
         self._weights, jit = weights, config.compiles_whole(devices.has_gpu())
         self._config, self._task, self._mesh = config, task, mesh

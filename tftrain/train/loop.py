@@ -65,7 +65,11 @@ def _train(built: Built, watchdog: Watchdog) -> ExitCode:
 def take_steps(
     phases: Phases, observers: Sequence[Observer], clock: Clock, watchdog: Watchdog, done: int, max_steps: int
 ) -> Decision:
-    """Takes steps after those `done` until one is the last, and returns what was decided after that one."""
+    """Takes steps until one is the last, and returns what was decided after that one.
+
+    The observers are called in their order. `done` and `max_steps` are the updates before the first step, and after the
+    last one.
+    """
     number, decision = done, Decision(is_last=done >= max_steps)
     decision = decide([observer.begin for observer in observers], TakenStep(done), decision)
     while not decision.ends:

@@ -1,6 +1,7 @@
 """Draws the memory of the fullest rank over one step, measured and planned (`--trace_memory`).
 
-A thread samples what the allocator has handed out; the picture adds what was held before, and stretches the plan to it.
+A thread samples what the allocator has handed out, to which the picture adds what was held before the model was built.
+The planned curve has the length of the measured step.
 """
 
 import dataclasses
@@ -95,7 +96,13 @@ class MemoryTrace(Observer):
 
 
 def draw(title: str, length: float, held: np.ndarray, moments: list[Moment], peak: float, path: Path) -> None:
-    """Draws the memory of a step: measured bytes, evenly over its seconds, and the plan, scaled to them."""
+    """Draws the memory of a step of `length` seconds.
+
+    Args:
+        held: measured bytes, evenly over the step.
+        moments: the plan, whose times are scaled to the step; none under a pipeline.
+        peak: planned bytes, with what the plan does not place in time.
+    """
     axes = axes_of(title, "seconds of the step")
     axes.grid(False)  # The phases are its background.
     label = f"measured, {held.max() / GB:.2f} GB at most"

@@ -195,7 +195,8 @@ class Evaluate(Observer):
 class Save(Observer):
     """Checkpoints: by steps, by the clock, of the best score, which is not removed, and the last one; those in memory.
 
-    After a step that is not finite, only the last is saved, aside; after a spike that the run goes back for, none is.
+    After a step that is not finite, only the last checkpoint is saved, as one that no run goes on from. After a spike
+    that the run goes back for, none is.
     """
 
     checkpoints: Checkpoints

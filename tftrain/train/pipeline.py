@@ -30,8 +30,9 @@ def forward_only(
 ) -> tuple[tf.Tensor, tf.Tensor | None]:
     """Runs a batch of whole micro-batches forward; without a position, as in an evaluation.
 
-    Returns the sums, fp32 [len(task.sums)], zeros but on the last stage; and there, what the task predicts for each
-    sample, if it has a scorer. The sums are there when this stage has done its work.
+    Returns:
+        The sums, fp32 [len(task.sums)], zeros but on the last stage; and there, what the task predicts for each sample,
+        if it has a scorer. The sums are there when this stage has done its work.
     """
     task, config = stage.task, stage.task.config
     count = task.batch_size(batch) // config.batch.micro_batch_size
@@ -51,7 +52,10 @@ class PipelineGradients:
         self.clock = StageClock() if run.config.log.trace_pipeline else None
 
     def __call__(self, batch: Batch, position: Position) -> Gradients:
-        """Computes the gradients of this rank's share of a global batch, times the loss scale; see `Accumulation`."""
+        """Computes the gradients of this rank's share of a global batch, times the loss scale.
+
+        The share is the same on all stages: some times micro_batch_size samples.
+        """
         run, config = self._run, self._run.config
         count = run.task.batch_size(batch) // config.batch.micro_batch_size
         table = schedule_of(config.parallel, count)
@@ -97,11 +101,17 @@ class StageGraph:
         clock: StageClock | None = None,
         part: PartOfShare | None = None,
     ):
-        """Starts an empty graph for a batch of `table.micro_batches` micro-batches; None as position: an evaluation.
+        """Starts an empty graph for a batch of `table.micro_batches` micro-batches.
 
-        Gradients of micro-batches are added in the dtype, or in their own. `part` says where in this rank's share the
-        batch is; None: it is the whole share. When the graph has run, `of_inputs` is their gradient, and `outputs` are
-        the predictions of each micro-batch, on the last stage if no backward follows.
+        Args:
+            stage, mesh, table, clock: what computes, on which of the ranks, by which schedule, and is measured how.
+            batch, position: the batch, and its position in the run; None in an evaluation.
+            dtype: in which the gradients of micro-batches are added; None: their own.
+            part: where in this rank's share the batch is; None: it is the whole share.
+
+        Attributes:
+            of_inputs: their gradient, once the graph has run.
+            outputs: predictions of each micro-batch, on the last stage if no backward follows.
         """
         self._stage, self._mesh, self._table = stage, mesh, table
         self._batch, self._position, self._dtype, self._clock = without_gradients(batch), position, dtype, clock

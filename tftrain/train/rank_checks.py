@@ -20,7 +20,9 @@ from tftrain.train.step import TrainStep
 def before_start(config: TrainConfig, inputs: Inputs, mesh: Mesh) -> None:
     """Compares configuration, packages, device and data of all ranks; before any other collective.
 
-    All raise a MeshError if they differ, or are on GPUs and Horovod has no NCCL; a DataError if data can't be read.
+    Raises:
+        MeshError: they differ, or are on GPUs and Horovod has no NCCL; on every rank.
+        DataError: the data can't be read.
     """
     if mesh.size == 1:
         return
@@ -52,8 +54,9 @@ def before_start(config: TrainConfig, inputs: Inputs, mesh: Mesh) -> None:
 def before_first_step(step: TrainStep, batch: Batch | DeviceBatch, requests: np.ndarray, mesh: Mesh, ops: str) -> None:
     """Traces the step, which was not called yet, and compares the collectives that each group is about to do.
 
-    The arguments of all later calls have the same shape and dtype; another one would cause a second trace, unchecked.
-    `ops` are those of the model, which `auto` chooses on each rank.
+    Args:
+        requests: with the shape and dtype of all later calls; another shape would cause a second trace, unchecked.
+        ops: those of the model, which `auto` chooses on each rank.
 
     Raises:
         MeshError: they differ in order, name, dtype or shape; on every rank, with the first that does.

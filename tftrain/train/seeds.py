@@ -1,6 +1,7 @@
 """`--seeds`: the same fine-tuning with several seeds, and the mean and the spread of the scores.
 
-The score depends much on the seed when examples are few (Dodge et al., arXiv 2002.06305), so one run says little.
+The score of a fine-tuned model depends much on the seed when examples are few (Dodge et al., arXiv 2002.06305), so one
+run says little.
 """
 
 import gc
@@ -25,7 +26,11 @@ NAME = "seeds.json"
 
 
 def train(config: TrainConfig, inputs: Inputs, mesh: Mesh, watchdog: Watchdog | None = None) -> ExitCode:
-    """Does `loop.train`; with several seeds once for each, in OUTPUT_DIR/seed_N, until one returns another code."""
+    """Does `loop.train`; with several seeds once for each, in OUTPUT_DIR/seed_N, unless that run is done already.
+
+    Returns:
+        DONE; or what the first run that did not end so returned.
+    """
     if config.fine_tuning.seeds == 1:
         return loop.train(config, inputs, mesh, watchdog)
     first, folder = config.run.seed, Path(config.run.folder)
@@ -43,7 +48,10 @@ def train(config: TrainConfig, inputs: Inputs, mesh: Mesh, watchdog: Watchdog | 
 
 
 def report(output_dir: Path, runs: Mapping[int, str]) -> None:
-    """Prints the best score of each seed's run, mean and standard deviation, and writes OUTPUT_DIR/seeds.json."""
+    """Prints the best score of each seed, their mean and their standard deviation, and writes OUTPUT_DIR/seeds.json.
+
+    `runs` has the folder of each seed's run.
+    """
     scores_by_seed = {seed: scores_file.read(folder) for seed, folder in runs.items()}
     scores = {seed: scores.best for seed, scores in scores_by_seed.items() if scores and scores.best}
     if not scores:

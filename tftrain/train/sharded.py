@@ -1,6 +1,7 @@
 """Forward and backward block by block, where each rank holds a shard of the weights (ZeRO-3, arXiv 1910.02054).
 
-The shards are the master weights. A bucket is of one unit: token embedding, other embeddings, a block, or the rest.
+The shards are the master weights. A bucket of them has weights of one unit: the token embedding, the other embeddings,
+a block, or what follows the blocks.
 
 A visit is a forward or backward pass of one part of the model: the embedding, a block, or the heads. The weights of a
 part are gathered before its visit and released afterwards, unless the next visits need them. While a part computes, the
@@ -112,7 +113,8 @@ class ShardedModel:
     def _reduced(self, chunk: int, gradients: dict[int, tf.Tensor]) -> dict[int, tf.Tensor]:
         """Sums a part's gradients, by the index of a variable, for all of a bucket or for none, over the ranks.
 
-        Returns this rank's shard of the sum for each bucket with gradients, flat, in fp32.
+        Returns:
+            For each bucket with gradients, this rank's shard of the sum, flat, in fp32.
         """
         split, name = self._state.split, f"gradients.{chunk}"
         used = [each for each in self._buckets[chunk] if not gradients.keys().isdisjoint(split.buckets[each].tensors)]

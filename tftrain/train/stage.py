@@ -48,9 +48,12 @@ class Backward(NamedTuple):
 
 
 class CompiledStage:
-    """The compiled `parts` of this rank, in the order of the layers, of the model in `task`; a schedule says chunks.
+    """The compiled parts of this rank.
 
-    `variables` are those of all parts, a copy of the token embedding last.
+    Attributes:
+        task: with this rank's parts of the model.
+        parts: of this rank, in the order of the layers; the schedule calls them chunks.
+        variables: of all parts, a copy of the token embedding last.
     """
 
     def __init__(self, task: Task, parts: Sequence[ModelPart], jit: bool, products: ReadAgain | None = None):
@@ -82,7 +85,10 @@ class CompiledStage:
         return Forward(output, sums, None, tape, inputs, taps, kernel_inputs)
 
     def backward(self, forward: Forward, upstream: tf.Tensor | None) -> Backward:
-        """Runs a part backward, in halves if its forward pass was; no `upstream` gradient if the output is the loss."""
+        """Runs a part backward, or the first half of it if the forward pass was made for halves.
+
+        `upstream` is the gradient of the part's output; None if that is the loss.
+        """
         sources = [*([] if forward.inputs is None else [forward.inputs]), *self.variables, *forward.taps]
         gradients = forward.tape.gradient(forward.output, sources, output_gradients=upstream)
         of_inputs = None if forward.inputs is None else gradients.pop(0)

@@ -27,7 +27,11 @@ class StageClock:
 
     @contextlib.contextmanager
     def measure(self, action: Action, inputs: tf.Tensor | None) -> Iterator[Callable[[Iterable[tf.Tensor]], None]]:
-        """Measures what is traced within it, after this input, if any; yields a function that takes the results."""
+        """Measures a computation, with this input from another stage, if any, that is traced within it.
+
+        Yields:
+            A function to call with the results.
+        """
         begin = _now([] if inputs is None else [inputs])
         ends: list[tf.Tensor] = []
         with tf.control_dependencies([begin]):
@@ -40,7 +44,10 @@ class StageClock:
         self.times.assign(tf.stack(self._new_times), read_value=False)
 
     def events(self, group: Group) -> list[TimedAction]:
-        """Returns the last step's computations of the pipeline group, in seconds since 1970; all ranks must call it."""
+        """Returns the computations of all stages in the last step, in seconds since 1970; every rank must call it.
+
+        `group` is the pipeline group of this rank.
+        """
         times = self.times.numpy().tolist()
         own = [(a.kind.name, a.micro_batch, a.chunk, *at) for a, at in zip(self.actions, times, strict=True)]
         return [

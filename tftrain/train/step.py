@@ -62,10 +62,12 @@ class TrainStep:
         )
 
     def __call__(self, batch: Batch | DeviceBatch, requests: Requests = Requests()) -> StepInfo:  # noqa: B008
-        """Does one update, with this rank's requests; each batch size has a graph of its own.
+        """Does one update; each batch size has a graph of its own.
 
-        The batch is this rank's share of the global batch: some times micro_batch_size samples, in order; on the host,
-        or on the device with the sum of all ranks' loss weights.
+        Args:
+            batch: this rank's share of the global batch: some times micro_batch_size samples, in order; on the host, or
+                on the device with the sum of all ranks' loss weights.
+            requests: of this rank.
         """
         info = self._step(batch, _on_host(requests), self._last)
         self._last = info.packed
