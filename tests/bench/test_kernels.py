@@ -72,11 +72,10 @@ def test_implementations_and_the_copy_take_turns():
 
 
 def test_a_copy_copies_everything_whatever_the_number_of_threads(monkeypatch):
-    copied = []
-    monkeypatch.setattr(np, "copyto", lambda to, source: copied.append(to.size * (to.size == source.size)))
+    targets, copyto = [], np.copyto
+    monkeypatch.setattr(np, "copyto", lambda to, source: targets.append(to.base) or copyto(to, source + 6))
     assert copier(size=2 * 1001, threads=3)() > 0
-    assert len(copied) == 3
-    assert sum(copied) == 1001
+    assert np.array_equal(targets, np.full([3, 1001], 7))
 
 
 def measured(op, dtype):
