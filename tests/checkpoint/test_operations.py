@@ -23,35 +23,27 @@ class Operations:
     """Counts what Python asks of the file system while it is watched."""
 
     AUDITED = ("open", "os.mkdir", "os.rename", "os.remove", "os.scandir", "os.listdir")
+    OTHERS = ((os, "fsync"), (os, "preadv"), (Path, "exists"))  # which Python does not audit
 
     def __init__(self):
         self.counts = None
-        sys.addaudithook(self._observe)
+        sys.addaudithook(lambda event, _: self.count(event) if event in self.AUDITED else None)
 
-    def _observe(self, event, args):
-        if self.counts is not None and event in self.AUDITED:
-            self.counts[event] += 1
+    def count(self, name):
+        if self.counts is not None:
+            self.counts[name] += 1
 
     @contextlib.contextmanager
-    def watched(self, monkeypatch):
-        self.counts = counts = Counter()
-        with monkeypatch.context() as patch:
-            for owner, name in ((os, "fsync"), (os, "preadv"), (Path, "exists")):
-                self._count(patch, owner, name)
-            try:
-                yield counts
-            finally:
-                self.counts = None
+    def watched(self):
+        with pytest.MonkeyPatch.context() as patch:
+            for owner, name in self.OTHERS:
+                patch.setattr(owner, name, self.counting(name, getattr(owner, name)))
+            self.counts = Counter()
+            yield self.counts
+            self.counts = None
 
-    def _count(self, patch, owner, name):
-        ask = getattr(owner, name)
-
-        def counting(*args):
-            if self.counts is not None:
-                self.counts[name] += 1
-            return ask(*args)
-
-        patch.setattr(owner, name, counting)
+    def counting(self, name, ask):
+        return lambda *args: (self.count(name), ask(*args))[1]
 
 
 OPERATIONS = Operations()
@@ -70,22 +62,21 @@ def tensors_of(rank, ranks):
 def counted(tmp_path_factory):
     """By number of ranks: the operations of a rank that saves, of the chief that completes, of a rank that reads."""
     found = {}
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        for ranks in (2, 16, 32):
-            output_dir = tmp_path_factory.mktemp("saved")
-            folder.checkpoint_folder(output_dir).mkdir()
-            attempts = [Attempt(output_dir, 1, 1, rank, ranks) for rank in range(ranks)]
-            for attempt in attempts[:-1]:
-                save.write(attempt, tensors_of(attempt.rank, ranks))
-            with OPERATIONS.watched(monkeypatch) as writing:
-                save.write(attempts[-1], tensors_of(ranks - 1, ranks))
-            with OPERATIONS.watched(monkeypatch) as completing:
-                path = save.complete(attempts[0], {}, states.keep(1), 5, lambda: False)
-            with OPERATIONS.watched(monkeypatch) as reading:
-                wanted = {piece_of(1, ranks): np.empty(piece_of(1, ranks).size, np.float32)}
-                Reader(path).verify(1, ranks, wanted)
-            np.testing.assert_array_equal(states.stored(path)["master/x"], WHOLE)
-            found[ranks] = writing, completing, reading
+    for ranks in (2, 16, 32):
+        output_dir = tmp_path_factory.mktemp("saved")
+        folder.checkpoint_folder(output_dir).mkdir()
+        attempts = [Attempt(output_dir, 1, 1, rank, ranks) for rank in range(ranks)]
+        for attempt in attempts[:-1]:
+            save.write(attempt, tensors_of(attempt.rank, ranks))
+        with OPERATIONS.watched() as writing:
+            save.write(attempts[-1], tensors_of(ranks - 1, ranks))
+        with OPERATIONS.watched() as completing:
+            path = save.complete(attempts[0], {}, states.keep(1), 5, lambda: False)
+        with OPERATIONS.watched() as reading:
+            wanted = {piece_of(1, ranks): np.empty(piece_of(1, ranks).size, np.float32)}
+            Reader(path).verify(1, ranks, wanted)
+        np.testing.assert_array_equal(states.stored(path)["master/x"], WHOLE)
+        found[ranks] = writing, completing, reading
     return found
 
 

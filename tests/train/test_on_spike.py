@@ -209,7 +209,9 @@ def test_limits_do_not_depend_on_when_the_values_of_a_step_are_read(losses, seed
     found, random = [], Random(seed)
     for is_late in (lambda: False, lambda: True, lambda: random.random() < 0.5):
         monitor, waiting, limits = SpikeMonitor(3.0), [], []
-        for loss in [1.0] * 60 + losses:
+        for _ in range(60):
+            monitor.observe(1.0, 1.0)
+        for loss in losses:
             limits.append(monitor.limits(is_late=bool(waiting)))
             waiting.append(loss)
             while len(waiting) > is_late():
