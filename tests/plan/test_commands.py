@@ -6,6 +6,7 @@ import shlex
 
 import pytest
 
+from tests.kit.ranks import run_ranks
 from tftrain.cli import flags
 from tftrain.config.fields import ConfigError
 from tftrain.config.train import TrainConfig
@@ -103,3 +104,31 @@ def test_a_fine_tuning_has_commands_without_data_of_pre_training(task):
     config = flags.parse(PlanConfig, ["plan", *given])
     read = flags.parse(TrainConfig, ["tftrain.run", *shlex.split(command(config.train, 8))[5:]])
     assert read.problems(8) == []
+
+
+@pytest.mark.nightly
+@pytest.mark.multirank
+@pytest.mark.timeout(3600)
+def test_answers_train(tmp_path):
+    """Twenty searches over tiny models on this machine: the first line of each trains."""
+    rng, constants = random.Random(1), systems()["tftrain_cpu"]
+    cluster = dataclasses.replace(CLUSTERS["a64fx"], memory_gb=4.0, link_gbs=10.0)
+    trained = 0
+    while trained < 20:
+        ranks, given = rng.choice([1, 2, 4]), drawn(rng)[0]
+        sizes = ("--num_hidden_layers=4", "--num_attention_heads=4", "--hidden_size=32", "--vocab_size=101")
+        small = (*sizes, "--global_batch_size=8", "--max_seq_length=32", "--max_steps=2", "--seq_length_buckets=none")
+        config = flags.parse(PlanConfig, ["plan", *given, *small, "--batch_rampup=none", "--hidden_size=32"])
+        machine = dataclasses.replace(cluster, per_node=ranks)
+        try:
+            space = search_space(config, machine)
+        except ConfigError:
+            continue
+        found = search(space, constants, 1, 0.0, accepts(config))
+        if not found.fastest:  # The flags fix what these ranks can't be.
+            continue
+        (plan,) = found.fastest
+        line = shlex.split(command(of_division(plan.work, config), ranks))
+        folder, trained = tmp_path / str(trained), trained + 1
+        output = run_ranks(ranks, ["-m", "tftrain.run", *line[5:], f"--output_dir={folder}"], seconds=600)
+        assert "step 2" in output or "step        2/2" in output, line
