@@ -10,7 +10,7 @@ from tools.house import House
 ROOT = Path(__file__).parents[2]
 LIMITS = {
     "package_lines": (53_930, "a small team must be able to read all of it"),
-    "test_lines": (47_016, "tests are read too; a table of cases replaces similar functions"),
+    "test_lines": (47_037, "tests are read too; a table of cases replaces similar functions"),
     "long_files": (0, "a file holds one idea and is read in a sitting"),
     "long_functions": (0, "a function fits on a screen"),
     "wide_functions": (0, "more arguments are an object that has no name yet"),
@@ -23,8 +23,8 @@ LIMITS = {
     "shared_class_names": (10, "one word for one thing"),
 }
 CLOSURES = {  # files beside those of the families, of which each has one; lines of all
-    "tftrain.model.decoder": (46, 5_700, "a model knows neither files nor formats"),
-    "tftrain.train.step": (116, 13_500, "a step is followed without the rooms of checkpoints, data and reports"),
+    "tftrain.model.decoder": (46, 5_650, "a model knows neither files nor formats"),
+    "tftrain.train.step": (116, 13_350, "a step is followed without the rooms of checkpoints, data and reports"),
 }
 
 
