@@ -20,7 +20,7 @@ from tftrain.tasks.task import Batch, Sums
 
 
 class SentenceEmbedding(FineTuning):
-    """A batch has the k texts of each sample side by side: input_ids, input_mask and segment_ids, int32 [b, k S].
+    """A batch has the k texts of each sample side by side: input_ids, input_mask and segment_ids, integers [b, k S].
 
     They are an anchor, its partner, and k - 2 hard negatives. See `Samples` for labels and text_ids. If prompts are not
     pooled, it has `unpooled`, int32 [b, k]: the number of tokens that each text begins with so.
