@@ -30,10 +30,10 @@ class CausalSource(RecordSource):
         tokens = tf.io.parse_example(serialized, features, example_names=where)["input_ids"]
         length = self.max_seq_length + 1
         fault = f"the record must have {length} input_ids: --max_seq_length={length - 1} inputs and a label"
-        with tf.control_dependencies(list(self._checks(where, {fault: tokens.row_lengths() == length}))):
+        with tf.control_dependencies(self._checks(where, {fault: tokens.row_lengths() == length})):
             # Reshaped after the check, because each record then has the same length.
             ids = tf.reshape(tf.identity(tokens.flat_values), [-1, length])
-        with tf.control_dependencies(list(self._checks(where, self._ids_fit(ids)))):
+        with tf.control_dependencies(self._checks(where, self._ids_fit(ids))):
             batch = _inputs_and_labels(tf.cast(ids, tf.int32))
         return batch if self._end_id is None else batch | documents(batch["input_ids"], self._end_id)
 

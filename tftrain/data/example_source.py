@@ -3,7 +3,7 @@
 A source builds the TensorFlow graph of a batch of consecutive global samples. The caller maps samples to examples.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -92,13 +92,15 @@ class RecordSource(ExampleSource):
     def _features(self, serialized: tf.Tensor, where: tf.Tensor, first_sample: tf.Tensor) -> Batch:
         raise NotImplementedError
 
-    def _checks(self, where: tf.Tensor, rules: Mapping[str, tf.Tensor]) -> Iterator[tf.Operation]:
-        """Yields assertions of rules, bool [n, ...] by the message, which names the place of the first bad record."""
+    def _checks(self, where: tf.Tensor, rules: Mapping[str, tf.Tensor]) -> list[tf.Operation]:
+        """Returns assertions of rules, bool [n, ...] by the message, which names the place of the first bad record."""
+        checks = []
         for fault, good in rules.items():
             good = tf.reduce_all(tf.reshape(good, [tf.shape(where)[0], -1]), 1)
             first = tf.gather(where, tf.argmin(tf.cast(good, tf.int32)))
             message = tf.strings.join(["DataError: ", first, ": ", fault, "\n"])
-            yield tf.debugging.Assert(tf.reduce_all(good), [message])
+            checks.append(tf.debugging.Assert(tf.reduce_all(good), [message]))
+        return checks
 
     def _ids_fit(self, *ids: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns the rule of token ids, int64 [n, ...], before the cast to int32, which would turn 2^32 + 5 into 5."""

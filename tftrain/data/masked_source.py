@@ -79,12 +79,12 @@ class DynamicSource(PairRecords):
         parsed = tf.io.parse_example(serialized, features, example_names=where)
         tokens, start = parsed["input_ids"], parsed["second_segment_start"]
         lengths = tokens.row_lengths()
-        with tf.control_dependencies(list(self._checks(where, self._lengths_fit(lengths)))):
+        with tf.control_dependencies(self._checks(where, self._lengths_fit(lengths))):
             # Padded after the check, because every row becomes as long as the longest record.
             dense = tokens.with_flat_values(tf.identity(tokens.flat_values)).to_tensor()
         rules = self._ids_fit(dense) | self._labels_fit(parsed["next_sentence_labels"])
         rules["second_segment_start is not a place in the record's tokens"] = (start >= 0) & (start <= lengths)
-        with tf.control_dependencies(list(self._checks(where, rules))):
+        with tf.control_dependencies(self._checks(where, rules)):
             tokens = tokens.with_flat_values(tf.cast(tokens.flat_values, tf.int32))
         position = tf.range(self.max_seq_length, dtype=tf.int64)[None, :]
         within = position < lengths[:, None]
@@ -125,7 +125,7 @@ class PackedSource(DynamicSource):
         sizes = tokens.row_lengths()
         alike = (counts[0] == counts[1]) & (counts[0] == counts[2]) & (counts[0] > 0) & (counts[0] <= self._most)
         fault = f"the record does not have the same number of each, from 1 to {self._most}: {', '.join(_LISTS)}"
-        with tf.control_dependencies(list(self._checks(where, {fault: alike} | self._lengths_fit(sizes)))):
+        with tf.control_dependencies(self._checks(where, {fault: alike} | self._lengths_fit(sizes))):
             # Padded after the checks, because every row becomes as long as the longest record.
             dense = tokens.with_flat_values(tf.identity(tokens.flat_values)).to_tensor()
             lengths, seconds, labels = (parsed[name].to_tensor(shape=[None, self._most]) for name in _LISTS)
@@ -134,7 +134,7 @@ class PackedSource(DynamicSource):
             rules = self._ids_fit(dense) | self._labels_fit(labels)
             rules["sequence_lengths are not those of the record's examples"] = are_sizes
             rules["second_segment_start is not a place in the tokens of its example"] = are_places
-            checks = list(self._checks(where, rules))
+            checks = self._checks(where, rules)
         with tf.control_dependencies(checks):
             flat = tf.cast(tokens.flat_values, tf.int32)
         features = self._masking.packed(flat, lengths, first_sample) | self._places(lengths, seconds)
@@ -190,7 +190,7 @@ class StaticSource(PairRecords):
             "input_mask is neither 0 nor 1 somewhere": (mask == 0) | (mask == 1),
             share: (weights >= 0) & (weights <= 1),  # false for NaN too
         }
-        with tf.control_dependencies(list(self._checks(where, rules))):
+        with tf.control_dependencies(self._checks(where, rules)):
             batch = {name: tf.cast(value, tf.int32) for name, value in parsed.items()}
             batch["masked_lm_weights"] = tf.identity(weights)
         return batch | {"next_sentence_labels": batch["next_sentence_labels"][:, 0]}
