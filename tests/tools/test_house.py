@@ -9,7 +9,7 @@ from tools.house import House
 
 ROOT = Path(__file__).parents[2]
 LIMITS = {
-    "package_lines": (53_930, "a small team must be able to read all of it"),
+    "package_lines": (53_928, "a small team must be able to read all of it"),
     "test_lines": (47_038, "tests are read too; a table of cases replaces similar functions"),
     "long_files": (0, "a file holds one idea and is read in a sitting"),
     "long_functions": (0, "a function fits on a screen"),

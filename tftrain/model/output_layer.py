@@ -11,13 +11,12 @@ numbers for each row (Shoeybi et al., arXiv 1909.08053, section 3), after the la
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import tensorflow as tf
 
 from tftrain.architecture.architecture import GPU_UNIT, rows_of_chunk
 from tftrain.host import devices
-from tftrain.ops.tensors import wide_dtype
+from tftrain.ops.tensors import in_turn, wide_dtype
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
 
@@ -181,8 +180,8 @@ class _Chunks:
             values_of_chunk = function(self._logits(index), self._chunk(self.labels, index))
             return [array.write(index, value) for array, value in zip(arrays, values_of_chunk, strict=True)]
 
-        arrays = self._loop(body, [tf.TensorArray(dtype, self.count, element_shape=[self.rows]) for dtype in dtypes])
-        return [tf.reshape(array.stack(), [-1])[: self.total] for array in arrays]
+        arrays = [tf.TensorArray(dtype, self.count, element_shape=[self.rows]) for dtype in dtypes]
+        return [tf.reshape(array.stack(), [-1])[: self.total] for array in in_turn(body, arrays, self.count)]
 
     def gradients(self, dlogits: Callable, *numbers: tf.Tensor) -> list[tf.Tensor]:
         """Returns the gradients of x, table and biases.
@@ -208,7 +207,8 @@ class _Chunks:
         # The sums begin with the first chunk: zeros would be one more tensor as large as the table, and stay.
         dtype, width = self.x.dtype, self.x.shape[1]
         arrays = tf.TensorArray(dtype, self.count, element_shape=[self.rows, width]).write(0, dx_chunk)
-        dx, *sums = self._loop(body, (arrays, *(tf.cast(each, self.wide) for each in gradients_of_chunk)), first=1)
+        initial = arrays, *(tf.cast(each, self.wide) for each in gradients_of_chunk)
+        dx, *sums = in_turn(body, initial, self.count, start=1)
         dx = tf.reshape(dx.stack(), [-1, width])[: self.total]
         return [dx, *(tf.cast(each, dtype) for each in sums)]
 
@@ -238,15 +238,3 @@ class _Chunks:
         """Returns the rows of a padded tensor that belong to a chunk."""
         begin = [index * self.rows, *[0] * (tensor.shape.rank - 1)]
         return tf.slice(tensor, begin, [self.rows, *tensor.shape[1:]])
-
-    def _loop(self, body: Callable[..., tuple], initial: tuple, first: int = 0) -> list:
-        """Runs body(index, *values) for each chunk from the first on, in turn, and returns the last values."""
-
-        def step(index: int | tf.Tensor, *values: Any):
-            return (index + 1, *body(index, *values))
-
-        # With a second counter, maximum_iterations, XLA would not know the count: the host would ask the GPU each time.
-        _, *values = tf.while_loop(
-            lambda index, *_: index < self.count, step, (tf.constant(first), *initial), parallel_iterations=1
-        )
-        return values

@@ -4,7 +4,7 @@ TensorFlow makes the same checks, but its messages do not say which argument is 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import tensorflow as tf
 
@@ -65,16 +65,27 @@ def chunk_by_chunk(
     total = specs[0].shape[0]
     count = -(-total // size)
 
-    def body(index: tf.Tensor, found: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    def body(index: tf.Tensor, *found: tf.Tensor) -> list[tf.Tensor]:
         first = tf.minimum(index * size, total - size)
         numbers, new = first + tf.range(size), zip(found, rows(first), strict=True)
         if jit:
-            return index + 1, [tf.tensor_scatter_nd_update(whole, numbers[:, tf.newaxis], part) for whole, part in new]
+            return [tf.tensor_scatter_nd_update(whole, numbers[:, tf.newaxis], part) for whole, part in new]
         # Outside of XLA, the other operation copies the whole tensor.
-        return index + 1, [tf.raw_ops.InplaceUpdate(x=whole, i=numbers, v=part) for whole, part in new]
+        return [tf.raw_ops.InplaceUpdate(x=whole, i=numbers, v=part) for whole, part in new]
 
     # These are no constants, which would be written to.
     empty = [tf.raw_ops.Empty(shape=spec.shape, dtype=spec.dtype, init=True) for spec in specs]
-    return tf.while_loop(
-        lambda index, _: index < count, body, (0, empty), maximum_iterations=count, parallel_iterations=1
-    )[1]
+    return in_turn(body, empty, count)
+
+
+def in_turn(body: Callable[..., Sequence], initial: Sequence, stop: int | tf.Tensor, start: int = 0) -> list:
+    """Computes values = body(index, *values) for each index from `start` on, and returns the last values."""
+
+    def step(index: tf.Tensor, *values: Any) -> tuple:
+        return (index + 1, *body(index, *values))
+
+    # With a second counter, maximum_iterations, XLA would not know the count: the host would ask the GPU each time.
+    _, *values = tf.while_loop(
+        lambda index, *_: index < stop, step, (tf.constant(start), *initial), parallel_iterations=1
+    )
+    return values

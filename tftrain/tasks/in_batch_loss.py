@@ -26,7 +26,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tftrain.architecture.architecture import COMPARED_ROWS
-from tftrain.ops.tensors import chunk_by_chunk
+from tftrain.ops.tensors import chunk_by_chunk, in_turn
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
 
@@ -126,8 +126,9 @@ class InBatchLoss:
             return found
 
         rows = own.anchors, own.weights, partners, own.anchor_ids
-        number = own.weights
-        return self._in_chunks(chunk, rows, [number, tf.cast(partners, tf.bool), number, *([own.anchors] * trains)])
+        anchors, numbers = tf.TensorSpec.from_tensor(own.anchors), tf.TensorSpec.from_tensor(own.weights)
+        flags = tf.TensorSpec(numbers.shape, tf.bool)
+        return self._in_chunks(chunk, rows, [numbers, flags, numbers, *([anchors] * trains)])
 
     def _of_columns(self, own: Vectors, every: Vectors, log_sums: tf.Tensor, partners: tf.Tensor) -> tf.Tensor:
         """Returns the gradients of own candidates, [n (k - 1), H]; `partners` has the index of the first one."""
@@ -155,16 +156,15 @@ class InBatchLoss:
             return [tf.where(((weights > 0) & (ids != 0))[:, tf.newaxis], push, 0)]
 
         rows = own.candidates, tf.range(own.candidates.shape[0], dtype=tf.int64), own.candidate_ids
-        return self._in_chunks(chunk, rows, [own.candidates])[0]
+        return self._in_chunks(chunk, rows, [tf.TensorSpec.from_tensor(own.candidates)])[0]
 
     def _in_chunks(
-        self, function: Callable[..., list[tf.Tensor]], rows: Sequence[tf.Tensor], like: Sequence[tf.Tensor]
+        self, function: Callable[..., list[tf.Tensor]], rows: Sequence[tf.Tensor], specs: Sequence[tf.TensorSpec]
     ) -> list[tf.Tensor]:
         """Maps tensors [n, ...] to tensors of some shapes and dtypes, [n, ...], a tile's rows at a time."""
         total = rows[0].shape[0]
         if total <= COMPARED_ROWS:
             return function(*rows)
-        specs = [tf.TensorSpec(each.shape, each.dtype) for each in like]
         return chunk_by_chunk(lambda first: function(*_part(rows, first)), COMPARED_ROWS, specs, self._jit)
 
     def _scores(self, rows: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
@@ -185,14 +185,11 @@ def _folded(
     if total <= width:
         return tile(columns, tf.ones([total], tf.bool), state)
 
-    def body(index: tf.Tensor, state: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    def body(index: tf.Tensor, *state: tf.Tensor) -> list[tf.Tensor]:
         first = tf.minimum(index * width, total - width)
-        return index + 1, tile(_part(columns, first), first + tf.range(width) >= index * width, state)
+        return tile(_part(columns, first), first + tf.range(width) >= index * width, state)
 
-    count = -(-total // width)
-    return tf.while_loop(
-        lambda index, _: index < count, body, (0, state), maximum_iterations=count, parallel_iterations=1
-    )[1]
+    return in_turn(body, state, -(-total // width))
 
 
 def _part(tensors: Sequence[tf.Tensor], first: tf.Tensor) -> list[tf.Tensor]:
